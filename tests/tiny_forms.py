@@ -11,7 +11,10 @@ import numpy as np
 
 from tests.tiny import Array, save
 
-_NUMPY = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F8_E4M3": np.uint8}
+_NUMPY = {
+    "F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F8_E4M3": np.uint8, "F8_E8M0": np.uint8, "I8": np.int8,
+    "I64": np.int64,
+}  # fmt: skip
 
 
 def load(folder: Path) -> dict[str, tuple[str, Array]]:

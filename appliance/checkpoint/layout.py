@@ -25,6 +25,7 @@ VALUE_SCALES: Final = ("v_scale", "v_proj.v_scale", "attn.v_scale")
 SCALE: Final = "_scale_inv"  # `x.weight_scale_inv` holds the scales of `x.weight`, where a family has no other name
 FP8: Final = "float8_e4m3fn"
 FP4: Final = "mxfp4"  # two numbers a byte
+E8M0: Final = "float8_e8m0fnu"  # of its scales, an exponent each
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, Expected]:
@@ -68,6 +69,15 @@ def weight_bytes(config: ModelConfig, item_bytes: int, *, keep_fp8: bool) -> int
     for layer in range(config.num_hidden_layers):
         total += size(_layer(family, config, layer))
         total += size(_first_expert(family, config, layer)) * _num_experts(config, layer)
+    return total
+
+
+def loading_bytes(config: ModelConfig) -> int:
+    """The scales of weights in MXFP4, a byte each, which are there until all weights have been multiplied by theirs."""
+    family, total = _family(config), 0
+    for layer in range(config.num_hidden_layers):
+        scales = (math.prod(tensor.shape) for _, tensor in _first_expert(family, config, layer) if tensor.dtype == E8M0)
+        total += sum(scales) * _num_experts(config, layer)
     return total
 
 
@@ -164,7 +174,7 @@ def _tensors(config: ModelConfig, product: tuple[Projection, ...]) -> Iterator[t
         fp8 = config.fp8 if config.fp8 is not None and config.fp8.covers(name) else None
         if fp8 is not None and fp8.in_fp4(name):
             yield f"{name}.weight", Expected((rows, columns // 2), FP4, True, cut)
-            yield f"{name}{fp8.scale}", Expected((rows, columns // MX_BLOCK), "float32", True, cut)
+            yield f"{name}{fp8.scale}", Expected((rows, columns // MX_BLOCK), E8M0, True, cut)
         else:
             yield f"{name}.weight", Expected((rows, columns), "" if fp8 is None else FP8, expanded, cut)
             if fp8 is not None:

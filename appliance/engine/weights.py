@@ -125,7 +125,7 @@ def _multiply_out(destinations: Mapping[str, Tensor]) -> None:
         if weight is None or weight.dtype == torch.float8_e4m3fn:
             continue
         if _is_of_fp4(weight, scale):
-            weight.unflatten(1, (-1, MX_BLOCK)).mul_(scale.unsqueeze(-1))
+            weight.unflatten(1, (-1, MX_BLOCK)).mul_(scale.float().unsqueeze(-1))
             continue
         # Row of blocks by row of blocks, so that the widened scales stay small.
         for rows, factors in zip(weight.split(BLOCK), scale, strict=True):

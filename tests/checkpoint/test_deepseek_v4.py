@@ -18,7 +18,7 @@ from appliance.checkpoint.cache_specs import (
     bytes_per_token,
 )
 from appliance.checkpoint.config import ModelConfig, read_config
-from appliance.checkpoint.layout import expected_tensors, is_ignored, weight_bytes
+from appliance.checkpoint.layout import expected_tensors, is_ignored, loading_bytes, weight_bytes
 from appliance.checkpoint.model_config import CompressedAttention
 from appliance.checkpoint.selection import selection_context
 from appliance.checkpoint.sharding import obstacle, sharded, shards
@@ -127,7 +127,7 @@ def test_formats_of_a_quantised_checkpoint(tmp_path: Path, experts: str) -> None
     ]  # fmt: skip
     expert = tensors[f"{at}ffn.experts.7.w2.weight"], tensors[f"{at}ffn.experts.7.w2.scale"]
     assert [(tensor.shape, tensor.dtype) for tensor in expert] == (
-        [((4096, 1024), "mxfp4"), ((4096, 64), "float32")]
+        [((4096, 1024), "mxfp4"), ((4096, 64), "float8_e8m0fnu")]
         if experts == "fp4"
         else [((4096, 2048), "float8_e4m3fn"), ((32, 16), "float32")]
     )
@@ -144,6 +144,7 @@ def test_weights_are_counted_as_they_are_kept(tmp_path: Path) -> None:
     kept = weight_bytes(config, 2, keep_fp8=True)
     assert 2 * experts < kept < 2 * experts + 15e9
     assert weight_bytes(config, 2, keep_fp8=False) > kept
+    assert loading_bytes(config) == experts // 32
     in_fp8 = weight_bytes(config_of(tmp_path / "n", **FLASH | {"expert_dtype": "fp8"}), 2, keep_fp8=True)
     scales = experts // 128**2 * 4
     assert kept - in_fp8 == experts - scales

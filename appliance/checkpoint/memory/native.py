@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from appliance.checkpoint.cache_specs import bytes_per_sequence, bytes_per_token
-from appliance.checkpoint.layout import largest_matrix, weight_bytes
+from appliance.checkpoint.layout import largest_matrix, loading_bytes, weight_bytes
 from appliance.checkpoint.memory.cache_shape import CacheShape
 from appliance.checkpoint.memory.formats import ITEM_BYTES, MIB
 from appliance.checkpoint.memory.graph_shapes import graph_shapes
@@ -190,7 +190,8 @@ class NativeFootprint:
     @property
     def _loading(self) -> int:
         """A second head is counted by itself."""
-        return largest_matrix(self.config) * self._item if self._repacks and not self._second_head else 0
+        repacked = largest_matrix(self.config) * self._item if self._repacks and not self._second_head else 0
+        return max(repacked, loading_bytes(self.config))
 
 
 def _heap(moment: Moment) -> int:

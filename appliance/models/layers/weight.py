@@ -52,6 +52,6 @@ class Weight:
 
     def _scales(self, *shape: int) -> Tensor:
         if self._in_fp4:
-            return self._context.empty(*shape[:-1], shape[-1] // MX_BLOCK, dtype=torch.float32)
+            return self._context.empty(*shape[:-1], shape[-1] // MX_BLOCK, dtype=torch.float8_e8m0fnu)
         blocks = (*shape[:-2], -(-shape[-2] // BLOCK), -(-shape[-1] // BLOCK))
         return self._context.empty(*blocks, dtype=torch.float32)

@@ -11,7 +11,7 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.families.base import Expected
 from appliance.checkpoint.families.decoder import layer_prefix
 from appliance.checkpoint.fused_experts import one_by_one
-from appliance.checkpoint.layout import FP4, FP8, expected_tensors, is_ignored, optional_tensors
+from appliance.checkpoint.layout import E8M0, FP4, FP8, expected_tensors, is_ignored, optional_tensors
 from appliance.checkpoint.model_config import ModelConfig
 from appliance.checkpoint.quantization import is_scale
 from appliance.checkpoint.safetensors import TensorIndex
@@ -20,7 +20,7 @@ from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
 READABLE_DTYPES = ("F32", "BF16", "F16", "F64")
-QUANTISED_DTYPES = {FP8: ("F8_E4M3",), FP4: ("I8", "U8"), "int64": ("I64", "I32")}
+QUANTISED_DTYPES = {FP8: ("F8_E4M3",), FP4: ("I8", "U8"), E8M0: ("F8_E8M0",), "int64": ("I64", "I32")}
 SCALE_DTYPES = (*READABLE_DTYPES, "F8_E8M0")
 READABLE_FORM = Fix(
     text="Use the model in bfloat16, float16 or float32, or in block-scaled FP8 with its own config.json."
@@ -145,9 +145,8 @@ def _unreadable(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[F
 
 def _readable(name: str, tensor: Expected) -> tuple[str, ...]:
     """Scales of a byte are read where a family has them, which calls them so."""
-    if name.endswith(".scale"):
-        return SCALE_DTYPES
-    return QUANTISED_DTYPES.get(tensor.dtype, READABLE_DTYPES)
+    readable = SCALE_DTYPES if name.endswith(".scale") else READABLE_DTYPES
+    return QUANTISED_DTYPES.get(tensor.dtype, readable)
 
 
 def _unused(index: TensorIndex, read: set[str], config: ModelConfig) -> Iterator[Finding]:
