@@ -267,8 +267,23 @@ SPARSE_MLA = Op(
     needed=lambda context: context.sparse_attention,
     absent="sparse latent attention",
 )
-MHC_PRE = Op("mhc_pre", (_torch("kernels.mhc_pre.reference:mhc_pre"),), needed=_has_residual_streams)
-MHC_POST = Op("mhc_post", (_torch("kernels.mhc_post.reference:mhc_post"),), needed=_has_residual_streams)
+_STREAMS = (Condition("residual_streams", one_of=(2, 4)), Condition("hidden_size", multiple_of=8))
+MHC_PRE = Op(
+    "mhc_pre",
+    (
+        _triton("kernels.mhc_pre.triton:mhc_pre", conditions=_STREAMS, variants="kernels.mhc_pre.variants:variants"),
+        _torch("kernels.mhc_pre.reference:mhc_pre"),
+    ),
+    needed=_has_residual_streams,
+)
+MHC_POST = Op(
+    "mhc_post",
+    (
+        _triton("kernels.mhc_post.triton:mhc_post", conditions=_STREAMS, variants="kernels.mhc_post.variants:variants"),
+        _torch("kernels.mhc_post.reference:mhc_post"),
+    ),
+    needed=_has_residual_streams,
+)
 MHC_HEAD = Op("mhc_head", (_torch("kernels.mhc_head.reference:mhc_head"),), needed=_has_residual_streams)
 WINDOW_ENTRIES = Op(
     "window_entries",
