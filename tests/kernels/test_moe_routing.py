@@ -65,3 +65,29 @@ def test_a_model_launches_only_what_is_declared_for_it():
             case.run(triton.moe_routing, CPU)
     assert launched == set(variants.variants(90, model))
     assert all("GROUPED=True" in variant.name for variant in launched)
+
+
+def test_the_root_of_softplus_and_experts_chosen_before():
+    """As transformers has DeepSeek V4's routers: a bias counts in the choice alone, a table in place of both."""
+    from transformers import DeepseekV4Config
+    from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4HashRouter, DeepseekV4TopKRouter
+
+    config = DeepseekV4Config(
+        hidden_size=16, num_hidden_layers=2, n_routed_experts=8, num_experts_per_tok=3, vocab_size=9
+    )
+    x, tokens = torch.randn(5, 16, generator=torch.Generator().manual_seed(1)), torch.tensor([[0, 8, 3, 3, 5]])
+    routing = Routing(3, "sqrtsoftplus", scale=1.5)
+    for router in (DeepseekV4TopKRouter(config), DeepseekV4HashRouter(config)):
+        torch.nn.init.normal_(router.weight)
+        bias = chosen = None
+        if isinstance(router, DeepseekV4HashRouter):
+            router.tid2eid.copy_(torch.stack([torch.randperm(8)[:3] for _ in range(9)]))
+            chosen = router.tid2eid[tokens[0]]
+            _, expected, ids = router(x[None], tokens)
+        else:
+            bias = router.e_score_correction_bias.normal_()
+            _, expected, ids = router(x[None])
+        weights, found = reference.moe_routing(x @ router.weight.T, routing, bias, chosen)
+        order, wanted = found.argsort(-1), ids.argsort(-1)
+        assert found.gather(1, order).tolist() == ids.gather(1, wanted).tolist()
+        torch.testing.assert_close(weights.gather(1, order), expected.gather(1, wanted), atol=1e-6, rtol=1e-5)

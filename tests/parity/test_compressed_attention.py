@@ -186,3 +186,18 @@ def test_angles_of_positions_beyond_65k(checkpoint, model):
     last = built.layers[1].mixer._cos_sin[69_999]
     assert last[7].item() == pytest.approx(math.cos(69_999 * slowest), abs=1e-4)
     assert last[15].item() == pytest.approx(math.sin(69_999 * slowest), abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_16_bits_warm_equals_cold_with_packed_entries(tmp_path, oracle, dtype):
+    """Near transformers in float32, which rounds nothing; and the same tokens from copies of packed windows."""
+    folder = write_deepseek_v4(tmp_path / "model", torch_dtype=dtype)
+    cold, warm = engine(folder, dtype=dtype, prefix_caching=False), engine(folder, dtype=dtype)
+    prompt = asked()["r0"]
+    with torch.inference_mode():
+        exact = torch.log_softmax(oracle(folder)(torch.tensor([prompt])).logits[0, -1], -1)
+    assert (distribution(cold, prompt) - exact).abs().mean() < 0.1
+    wanted = tokens(generate(cold, {"r": prompt}, max_tokens=16)["r"])
+    for known in (0, 256):
+        outputs = generate(warm, {"r": prompt}, max_tokens=16)["r"]
+        assert (tokens(outputs), outputs[0].num_cached_tokens) == (wanted, known)
