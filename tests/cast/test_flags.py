@@ -56,6 +56,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "gated_delta_key_heads": (16,),
     "gated_delta_value_heads": (32,),
     "conv_width": (4,),
+    "residual_streams": (1, 2, 4),
 }
 
 

@@ -23,7 +23,9 @@ CPU = torch.device("cpu")
 V4 = Context("cuda", (9, 0), "bfloat16", hidden_size=4096, residual_streams=4)
 
 
-def drawn(streams: int = 4, hidden: int = 24, tokens: int = 5) -> tuple[torch.Tensor, ...]:
+def drawn(
+    streams: int = 4, hidden: int = 24, tokens: int = 5
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     mixed = (2 + streams) * streams
     x = randn((tokens, streams, hidden), torch.float32, CPU, seed=1)
     weight = randn((mixed, streams * hidden), torch.float32, CPU, seed=2) * 0.3

@@ -120,3 +120,12 @@ def test_what_the_published_models_need(home: Home, published: dict[str, Any]) -
         states = found.memory.state_bytes / (profile.max_num_seqs + 1)
         assert states / 1e6 == pytest.approx(15.4 if published is FLASH else 23.3, abs=0.06)
         assert found.memory.bytes_per_token == (3_915 if published is FLASH else 5_610)
+
+
+@pytest.mark.parametrize("given", ["fp8", "fp8_e5m2"])
+def test_a_cache_in_8_bits_is_refused(home: Home, given: str) -> None:
+    """In 16 bits entries are packed to 8 already."""
+    write_deepseek_v4(home.models / "tiny")
+    findings = [finding for finding in look(home, {"kv-cache-dtype": given}).findings if finding.severity is ERROR]
+    assert findings
+    assert all(finding.fix is not None for finding in findings)
