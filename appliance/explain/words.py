@@ -10,7 +10,7 @@ from appliance.explain.report import Report
 from appliance.profile.sizes import size_text
 from kernels.cast.architectures import ARCHITECTURES
 
-_WORDS = {"kv": "KV", "moe": "MoE", "gdn": "GDN", "mla": "MLA", "rms": "RMS", "fp8": "FP8"}
+_WORDS = {"kv": "KV", "moe": "MoE", "gdn": "GDN", "mhc": "mHC", "mla": "MLA", "rms": "RMS", "fp8": "FP8"}
 
 
 def op_label(op: str) -> str:
