@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.launch import cdiv, launch
 from kernels.mhc_post import variants
 from kernels.variants import Variant
@@ -48,6 +49,7 @@ def mhc_post_kernel(
     STREAMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     hidden = hidden8 * 8
     stream = tl.arange(0, STREAMS)

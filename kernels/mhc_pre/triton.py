@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import linear
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.launch import launch
 from kernels.mhc_pre import variants
 from kernels.mhc_pre.reference import Connections
@@ -60,6 +61,7 @@ def mhc_pre_kernel(
     STREAMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     token = tl.program_id(0).to(tl.int64)
     hidden = hidden8 * 8
     stream = tl.arange(0, STREAMS)

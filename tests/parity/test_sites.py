@@ -13,7 +13,7 @@ from torch import Tensor
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.sites import Site, sites
 from appliance.engine import engine as engine_module
-from appliance.models.layers.decoder import DecoderLayer
+from appliance.models.layers.decoder_layer import DecoderLayer
 from kernels.binding import Kernels, bind
 from tests.parity.conftest import generate, make_engine, prompts
 from tests.tiny import FAMILIES, FP8, aligned, write_checkpoint
