@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MAX_CHARACTERS: Final = 256 * 1024
 # So many items of the parser make a step of about a millisecond for each 20,000.
 STEP_ITEMS: Final = 20_000
+# What a regular expression that explodes takes is some 0.1 s with this, and 2 s with llguidance's own limit; an `enum`
+# or a `choice` of MAX_CHARACTERS needs a little less.
+LEXER_FUEL: Final = 300_000
 MAX_TOKENIZER: Final = 256 << 20
 
 # A new line and its indentation, or one space: enough to lay JSON out, and a model cannot go on with it for ever.
@@ -52,8 +55,8 @@ def regex(pattern: str) -> str:
 
 
 def choice(texts: Sequence[str]) -> str:
-    """One of `texts`."""
-    return lark("start: " + " | ".join(map(json.dumps, texts)))
+    """One of `texts`, as one terminal: of rules, no step may have more than 2,000 side by side."""
+    return lark("start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, texts)))
 
 
 def lark(text: str) -> str:
@@ -102,13 +105,15 @@ class GrammarCompiler:
         self._eos_token_ids = sorted(eos_token_ids)
 
     def compile(self, grammar: str) -> LLMatcher:
-        """At the beginning of an answer. Raises GrammarError; lets go of Python's lock meanwhile."""
+        """At the beginning of an answer, whose first step has been tried: what that finds out is kept for all copies,
+        so that the engine's steps do not wait for it. Raises GrammarError; lets go of Python's lock meanwhile."""
         from llguidance import LLMatcher
 
         if len(grammar) > MAX_CHARACTERS:
             raise GrammarError(_too_long(len(grammar)))
         matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=self._limits)
         check(matcher)
+        try_first_step(matcher.deep_copy())
         return matcher
 
     @cached_property
@@ -129,7 +134,17 @@ class GrammarCompiler:
     def _limits(self) -> LLParserLimits:
         from llguidance import LLParserLimits
 
-        return LLParserLimits(step_max_items=STEP_ITEMS, verbose_errors=False)
+        return LLParserLimits(step_max_items=STEP_ITEMS, initial_lexer_fuel=LEXER_FUEL, verbose_errors=False)
+
+
+def try_first_step(matcher: LLMatcher) -> None:
+    """Raises GrammarError where an answer passes a limit with its first token."""
+    allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+    matcher.compute_ff_tokens()
+    check(matcher)
+    if allowed and not matcher.is_stopped():
+        matcher.consume_token((allowed & -allowed).bit_length() - 1)
+        check(matcher)
 
 
 def check(matcher: LLMatcher) -> None:

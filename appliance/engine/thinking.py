@@ -43,10 +43,12 @@ class Thinking:
 
     @property
     def forced(self) -> int | None:
-        """The token that must come next. A character that has begun is completed first."""
+        """The token that must come next. A character that has begun is completed first, unless the model begins
+        others instead."""
         if self._rest:
             return self._rest[0]
-        if self._section is None or self._count < self._budget.tokens or _is_unfinished(self._text):
+        beyond = self._count - self._budget.tokens
+        if self._section is None or beyond < 0 or (beyond < _LEAST_KEPT and _is_unfinished(self._text)):
             return None
         return self._end(self._section)[0]
 

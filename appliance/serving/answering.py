@@ -39,6 +39,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None  # alternatives of each of a prompt's tokens
     grammar: str | None = None
+    form_param: str | None = None  # the field that the grammar comes from, as the client has named it
     thinking: ThinkingBudget | None = None
     reading: Reading | None = None
 
@@ -90,6 +91,7 @@ class Answering:
                         scored_by=self._scored_by(ask, index - index % n),
                         reader=reading.reader() if reading is not None else None,
                         marker_ids=marker_ids if skip_special else NO_TOKENS,
+                        form_param=ask.form_param,
                     )
                 )
         except TooManyRequestsError as error:

@@ -16,11 +16,14 @@ from appliance.serving.served_model import ServedModel, is_short_chat
 from appliance.serving.structured import enforced_form, strict_form, wanted_form
 from appliance.serving.thinking import (
     BUDGETS,
-    AskedBudget,
+    Asked,
     BudgetTokens,
     ReasoningOptions,
     asked_budget,
+    asked_switch,
     check_effort,
+    contradiction,
+    only,
     thinking_budget,
     thinking_variables,
 )
@@ -51,7 +54,7 @@ class ChatFields(SamplingFields, frozen=True, kw_only=True):
         return not excluded if self.include_reasoning is None else self.include_reasoning
 
     @property
-    def asked_budget(self) -> AskedBudget | None:
+    def asked_budget(self) -> Asked[int] | None:
         """Raises ApiError for budgets that differ."""
         given = {name: getattr(self, name) for name in BUDGETS}
         if self.reasoning is not None:
@@ -71,6 +74,7 @@ async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, 
     check_logprobs(fields.top_logprobs, "top_logprobs")
     if fields.top_logprobs and not fields.logprobs:
         raise bad_request("top_logprobs needs logprobs; set logprobs to true.", "top_logprobs")
+    _check_shown(fields)
     text, prompt, use = await chat_prompt(fields, model, ignored)
     form = enforced_form(use, wanted_form(fields))
     thoughts = model.formats.thoughts(text)
@@ -86,9 +90,17 @@ async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, 
         max_tokens=[min(int(wanted), room)],
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         grammar=await model.grammar(form, thoughts) if form else None,
+        form_param=form.param if form else None,
         thinking=thinking_budget(budget, model.formats.reasoning, text, model.tokenizer) if budget else None,
         reading=model.formats.reading(text, use),
     )
+
+
+def _check_shown(fields: ChatFields) -> None:
+    """Raises ApiError where the reasoning is to be both in the answer and left out of it."""
+    excluded = fields.reasoning.exclude if fields.reasoning is not None else None
+    if excluded is not None and excluded == fields.include_reasoning:
+        raise contradiction(Asked("include_reasoning", excluded), Asked("reasoning.exclude", excluded))
 
 
 async def chat_prompt(fields: ChatFields, model: ServedModel, ignored: Ignored) -> ChatPrompt:
@@ -120,10 +132,10 @@ def _render(fields: ChatFields, model: ServedModel, use: ToolUse, ignored: Ignor
     if template.wants_short_ids:
         messages = with_short_ids(messages)
     reasoning = fields.reasoning or ReasoningOptions()
-    check_effort(fields.reasoning_effort, "reasoning_effort")
-    check_effort(reasoning.effort, "reasoning.effort")
-    effort = reasoning.effort if fields.reasoning_effort is None else fields.reasoning_effort
-    enabled = reasoning.enabled if fields.enable_thinking is None else fields.enable_thinking
-    variables = thinking_variables(effort, enabled, given, template, ignored)
+    efforts = {"reasoning_effort": fields.reasoning_effort, "reasoning.effort": reasoning.effort}
+    for param, effort in efforts.items():
+        check_effort(effort, param)
+    switches = {"enable_thinking": fields.enable_thinking, "reasoning.enabled": reasoning.enabled}
+    variables = thinking_variables(only(efforts), asked_switch(switches, given), given, template, ignored)
     variables.setdefault("add_generation_prompt", fields.add_generation_prompt is not False)
     return model.render_chat(messages, {**variables, "tools": use.for_template(as_sent=template.keeps_tools)})

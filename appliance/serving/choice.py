@@ -72,10 +72,11 @@ class Choice:
         scored_by: Choice | None = None,
         reader: AnswerReader | None = None,
         marker_ids: frozenset[int] = frozenset(),
+        form_param: str | None = None,
     ) -> None:
         """Without a `reader`, the text is content as it stands. `marker_ids` are special tokens that may be markers for
         it, and are no part of the text otherwise. `scored_by` is the choice with the scores of their prompt, if that is
-        another."""
+        another, and `form_param` the field with the form of the answer."""
         self.index = index
         self.generation = generation
         self.prompt_token_ids = prompt_token_ids
@@ -92,6 +93,7 @@ class Choice:
         self._min_tokens = min_tokens
         self._reader = reader
         self._marker_ids = marker_ids
+        self._form_param = form_param
         self._text_length = 0
 
     @property
@@ -127,7 +129,7 @@ class Choice:
 
     def _read(self, output: TokenOutput) -> Piece:
         if output.finish_reason is FinishReason.ERROR:
-            raise run_error(output)
+            raise run_error(output, self._form_param)
         self.first_token_at = self.first_token_at or time.perf_counter()
         self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
         self._prompt_logprobs = self._prompt_logprobs or output.prompt_logprobs
@@ -186,7 +188,9 @@ class Choice:
         return self._stops.push(text)
 
 
-def run_error(output: TokenOutput) -> ApiError:
-    """Of a request that the core could not run."""
+def run_error(output: TokenOutput, form_param: str | None = None) -> ApiError:
+    """Of a request that the core could not run; `form_param` names the field with the grammar, if it has one."""
     message = f"The engine could not run this request: {output.error}."
+    if output.is_refusal and form_param is not None:
+        return bad_request(message, form_param, "invalid_grammar")
     return bad_request(message) if output.is_refusal else ApiError(500, message, code="engine_error")

@@ -71,6 +71,7 @@ async def completion_ask(fields: CompletionFields, model: ServedModel) -> Ask:
         )
     if fields.echo and fields.logprobs is not None:
         _check_scores(prompts, fields.logprobs, fields.n or 1)
+    form = wanted_form(fields)
     room = [model.room(len(prompt), fields.max_tokens, "prompt") for prompt in prompts]
     usual = model.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
     wanted = int(usual if fields.max_tokens is None else fields.max_tokens)
@@ -80,7 +81,8 @@ async def completion_ask(fields: CompletionFields, model: ServedModel) -> Ask:
         max_tokens=[min(wanted, each) for each in room],
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
-        grammar=await model.grammar(form) if (form := wanted_form(fields)) else None,
+        grammar=await model.grammar(form) if form else None,
+        form_param=form.param if form else None,
     )
 
 

@@ -170,7 +170,7 @@ def decode_request(raw: bytes, type: type[T], *, strict: bool, api: Vocabulary =
     for outer, names in _nested(type).items():
         inner = given.get(outer)
         for name in [name for name in inner if name not in names] if isinstance(inner, dict) else ():
-            ignored.add(f"{outer}.{name}", f"{outer}.{name}")
+            ignored.add_unless_misspelt(f"{outer}.{name}", f"{outer}.{name}", name, names)
     try:
         return msgspec.convert(given, type), ignored
     except msgspec.ValidationError as error:
@@ -183,13 +183,13 @@ async def read_fields(raw: bytes, type: type[T], *, strict: bool, api: Vocabular
 
 
 @functools.cache
-def _nested(type: type[msgspec.Struct]) -> dict[str, frozenset[str]]:
+def _nested(type: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
     """The fields that are objects, each with the names that it knows, except those that refuse other names."""
-    nested: dict[str, frozenset[str]] = {}
+    nested: dict[str, tuple[str, ...]] = {}
     for field in msgspec.inspect.type_info(type).fields:  # type: ignore[attr-defined]
         for each in getattr(field.type, "types", (field.type,)):
             if isinstance(each, msgspec.inspect.StructType) and not each.forbid_unknown_fields:
-                nested[field.encode_name] = frozenset(inner.encode_name for inner in each.fields)
+                nested[field.encode_name] = tuple(inner.encode_name for inner in each.fields)
     return nested
 
 

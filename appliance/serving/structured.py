@@ -96,21 +96,13 @@ class CheckedGrammars:
         parts = [grammars.json_schema(schema) for _, schema in form.schemas] if callable(form.value) else []
         for part in parts:
             if part not in self._good:
-                self._compile(part)
+                self._compiler.compile(part)
         grammar = build(form.value() if callable(form.value) else form.value)
         whole = grammars.after_thought(grammar, thoughts, self._special(thoughts)) if thoughts else grammar
         if whole not in self._good:
-            self._compile(grammar)
-            self._compiler.compile(whole)
+            for each in dict.fromkeys((grammar, whole)):
+                self._compiler.compile(each)
         return [*parts, whole]
-
-    def _compile(self, grammar: str) -> None:
-        from appliance.checkpoint import grammar as grammars
-
-        matcher = self._compiler.compile(grammar)
-        matcher.compute_bitmask()  # these two show whether its steps keep to their limits
-        matcher.compute_ff_tokens()
-        grammars.check(matcher)
 
     def _located(self, form: Form, reason: str) -> tuple[str, str]:
         """The path of the first schema that is wrong on its own, and why; else of the form."""
@@ -118,7 +110,7 @@ class CheckedGrammars:
 
         for param, schema in form.schemas:
             try:
-                self._compile(json_schema(schema))
+                self._compiler.compile(json_schema(schema))
             except GrammarError as error:
                 return param, str(error)
         return form.param, reason

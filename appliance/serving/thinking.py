@@ -4,12 +4,12 @@ budget that the engine keeps."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from appliance.serving.errors import bad_request
+from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import Ignored, shown
 from appliance.thinking_budget import ThinkingBudget, ThinkingSection
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from appliance.checkpoint.chat_format import ChatFormat
     from appliance.checkpoint.tokenizer import Tokenizer
     from appliance.serving.parsers.base import ReasoningFormat, Section
+
+T = TypeVar("T")
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 OFF: Final = frozenset({"none", "minimal"})
@@ -40,9 +42,26 @@ class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool | None = None
 
 
-class AskedBudget(NamedTuple):
+class Asked(NamedTuple, Generic[T]):
+    """A value, and the path of the field that it was sent in."""
+
     param: str
-    tokens: int
+    value: T
+
+
+def only(given: Mapping[str, T | None]) -> Asked[T] | None:
+    """What fields of one meaning say, by their paths; None where none is sent. Raises ApiError where two of them
+    differ."""
+    asked = [Asked(param, value) for param, value in given.items() if value is not None]
+    for other in asked[1:]:
+        if other.value != asked[0].value:
+            raise contradiction(asked[0], other)
+    return asked[0] if asked else None
+
+
+def contradiction(one: Asked[Any], other: Asked[Any]) -> ApiError:
+    message = f"{other.param}: {shown(other.value)} contradicts {one.param}: {shown(one.value)}. Send only one of them."
+    return bad_request(message, other.param)
 
 
 def check_effort(effort: str | None, param: str) -> None:
@@ -53,50 +72,52 @@ def check_effort(effort: str | None, param: str) -> None:
 
 
 def thinking_variables(
-    effort: str | None, enabled: bool | None, given: Mapping[str, Any], template: ChatFormat, ignored: Ignored
+    effort: Asked[str] | None,
+    enabled: Asked[bool] | None,
+    given: Mapping[str, Any],
+    template: ChatFormat,
+    ignored: Ignored,
 ) -> dict[str, Any]:
     """Variables for the template, beside those that were `given` for it.
 
     Clients send an effort to every model: where the template reads nothing of the kind, the field is ignored.
     """
     reads = template.variables
-    on = _wanted(effort, enabled, given)
+    on = _wanted(effort, enabled)
     variables: dict[str, Any] = {}
     if on is not None:
         variables = {switch: on for switch in SWITCHES if switch in reads}
     if effort is not None and "reasoning_effort" in reads and (on or not variables):
-        variables["reasoning_effort"] = template.nearest_effort(effort)
-    for field, value in (("reasoning_effort", effort), ("enable_thinking", enabled)):
-        if value is not None and not variables:
-            ignored.add_unused(field)
+        variables["reasoning_effort"] = template.nearest_effort(effort.value)
+    for asked in (effort, enabled):
+        if asked is not None and not variables:
+            ignored.add_unused(asked.param)
     return {**variables, **given}
 
 
-def _wanted(effort: str | None, enabled: bool | None, given: Mapping[str, Any]) -> bool | None:
+def asked_switch(fields: Mapping[str, bool | None], given: Mapping[str, Any]) -> Asked[bool] | None:
+    """Of the fields that say whether the model is to reason, by their paths, and of the template's own switches among
+    the variables `given` for it. Raises ApiError where two of them differ."""
+    switches = {f"chat_template_kwargs.{name}": given.get(name) for name in SWITCHES}
+    return only({**fields, **{path: on for path, on in switches.items() if isinstance(on, bool)}})
+
+
+def _wanted(effort: Asked[str] | None, enabled: Asked[bool] | None) -> bool | None:
     """Whether the model is to reason; None where nothing says so."""
-    for switch in SWITCHES:
-        if isinstance(given.get(switch), bool):
-            return bool(given[switch])
-    if enabled is not None or effort is None:
-        return enabled
-    return effort not in OFF
+    if enabled is not None:
+        return enabled.value
+    return None if effort is None else effort.value not in OFF
 
 
-def asked_budget(given: Mapping[str, int | None]) -> AskedBudget | None:
+def asked_budget(given: Mapping[str, int | None]) -> Asked[int] | None:
     """Of the fields that may set it, by their paths; None for reasoning without bounds. Raises ApiError where two of
     them differ."""
-    asked = [AskedBudget(param, tokens) for param, tokens in given.items() if tokens is not None]
-    for other in asked[1:]:
-        if other.tokens != asked[0].tokens:
-            message = (
-                f"{other.param}: {other.tokens:,} is not {asked[0].tokens:,}, as {asked[0].param} says. Send only one."
-            )
-            raise bad_request(message, other.param)
-    return asked[0] if asked and asked[0].tokens != UNBOUNDED else None
+    asked = only(given)
+    return None if asked is None or asked.value == UNBOUNDED else asked
 
 
 def thinking_budget(
-    asked: AskedBudget, reasoning: ReasoningFormat | None, prompt: str, tokenizer: Tokenizer
+    asked: Asked[int], reasoning: ReasoningFormat | None, prompt: str, tokenizer: Tokenizer
 ) -> ThinkingBudget:
     """Raises ApiError if the model has no reasoning that could be bounded."""
     if reasoning is None:
@@ -114,7 +135,7 @@ def thinking_budget(
         return ThinkingSection(begin=found.begin, ends=found.ends, forced=closing, forced_again=final)
 
     return ThinkingBudget(
-        tokens=asked.tokens,
+        tokens=asked.value,
         sections=tuple(map(section, reasoning.sections)),
         opened=reasoning.opened_by(prompt),
         recurs=reasoning.interleaved,

@@ -204,6 +204,15 @@ def test_a_character_is_completed_first():
     assert thinking.forced == ord("<")
 
 
+def test_characters_that_are_never_completed_do_not_prolong_it():
+    thinking = of_bytes(budget_in("think", 2, opened=True))
+    begins = "\u20ac".encode()[0]
+    for _ in range(2 + 3):
+        assert thinking.forced is None
+        thinking.accept(begins)
+    assert thinking.forced == ord("<")
+
+
 def test_reasoning_that_begins_again_is_ended_for_good():
     """As the model might go on for ever to begin and to be ended."""
     thinking = of_bytes(budget_in("gpt-oss", 2))

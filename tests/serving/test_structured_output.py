@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from appliance.serving.structured import MAX_CHOICES
 from tests.running import engine, fetch, wait_for
 from tests.serving.talking_door import TEMPLATE
 from tests.tiny import write_checkpoint
@@ -178,6 +179,7 @@ def test_a_call_is_enforced(client: openai.OpenAI, choice: Any, parallel: bool, 
         ({"guided_regex": "(a"}, "guided_regex"),
         ({"guided_regex": ""}, "guided_regex"),
         ({"guided_regex": "(?=a)b"}, "guided_regex"),
+        ({"guided_regex": "a{100000000}"}, "guided_regex"),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": [""]}, "guided_choice"),
         ({"guided_choice": ["x" * 300_000]}, "guided_choice"),
@@ -204,7 +206,37 @@ def test_a_grammar_that_passes_its_limits_is_the_requests_fault(url: str) -> Non
     for grammar in ('start: a{1000}\na: b{1000}\nb: "x"{1000}', 'start: "x" a{1000}\na: b{1000}\nb: "x"{1000}'):
         answer = chat(url, guided_grammar=grammar, max_tokens=20)
         assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"] == "guided_grammar"
     assert chat(url, max_tokens=2).status_code == 200
+
+
+# Shows after the first token only: a text begins with a quotation mark.
+EXPLODES: dict[str, Any] = {"type": "string", "pattern": "^b{100000000}$"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"schema": EXPLODES}}},
+         "response_format.json_schema.schema"),
+        ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "b", "schema": EXPLODES}}},
+         "text.format.schema"),
+        ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": EXPLODES}}, "max_tokens": 20},
+         "output_config.format.schema"),
+    ],
+)  # fmt: skip
+def test_a_form_that_fails_amid_the_answer_is_named_as_its_api_does(
+    url: str, path: str, body: dict[str, Any], param: str
+) -> None:
+    asked = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}]}
+    answer = httpx.post(f"{url}{path}", json={**asked, **body}, timeout=60)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+def test_as_many_choices_as_are_allowed(url: str) -> None:
+    choices = [f"choice {number:x}" for number in range(MAX_CHOICES)]
+    assert content(chat(url, guided_choice=choices)) in choices
 
 
 def test_a_schema_that_explodes_holds_nobody_up(url: str) -> None:

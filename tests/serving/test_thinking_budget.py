@@ -130,12 +130,35 @@ def test_anthropics_and_the_responses_api_have_it(url: str, thoughtless: str) ->
         ({"reasoning": {"max_tokens": True}}, "reasoning.max_tokens"),
         ({"reasoning": {"effort": "frob"}}, "reasoning.effort"),
         ({"thinking_budget": 5, "reasoning": {"max_tokens": 6}}, "reasoning.max_tokens"),
+        ({"reasoning_effort": "low", "reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"enable_thinking": True, "reasoning": {"enabled": False}}, "reasoning.enabled"),
+        (
+            {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}},
+            "chat_template_kwargs.enable_thinking",
+        ),
+        (
+            {"chat_template_kwargs": {"enable_thinking": True, "thinking": False}},
+            "chat_template_kwargs.thinking",
+        ),
+        ({"include_reasoning": True, "reasoning": {"exclude": True}}, "reasoning.exclude"),
+        ({"reasoning": {"efort": "high"}}, "reasoning.efort"),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_path(url: str, fields: dict[str, Any], param: str) -> None:
     answer = post(url, "/v1/chat/completions", messages=HELLO, **fields)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reasoning_effort": "low", "reasoning": {"effort": "low", "exclude": False}, "include_reasoning": True},
+        {"reasoning": {"enabled": True}, "enable_thinking": True, "chat_template_kwargs": {"enable_thinking": True}},
+    ],
+)
+def test_fields_of_one_meaning_may_agree(url: str, fields: dict[str, Any]) -> None:
+    assert post(url, "/v1/chat/completions", messages=HELLO, max_tokens=1, **fields).status_code == 200
 
 
 def test_a_model_without_reasoning_refuses_a_budget(thoughtless: str) -> None:

@@ -18,7 +18,7 @@ from appliance.serving.errors import ApiError
 from appliance.serving.fields import IGNORED_HEADER, Ignored
 from appliance.serving.messages import check_messages, with_short_ids
 from appliance.serving.parsers.registry import FORMATS, REASONING
-from appliance.serving.thinking import check_effort, thinking_variables
+from appliance.serving.thinking import Asked, asked_switch, check_effort, thinking_variables
 from appliance.serving.tools import MAX_BYTES, MAX_CALLS, MAX_DEPTH, check_tools
 
 USER = {"role": "user", "content": "hi"}
@@ -260,17 +260,19 @@ def test_ids_are_short_for_templates_that_want_them_short() -> None:
 def test_reasoning_is_switched_as_the_template_reads_it(
     template: str, effort: str | None, enabled: bool | None, given: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """What the client sends as variables counts most."""
-    ignored = Ignored(strict=True)
-    assert thinking_variables(effort, enabled, given, ChatTemplate(template, "test", {}), ignored) == expected
+    asked = Asked("reasoning_effort", effort) if effort is not None else None
+    switch = asked_switch({"enable_thinking": enabled}, given)
+    variables = thinking_variables(asked, switch, given, ChatTemplate(template, "test", {}), Ignored(strict=True))
+    assert variables == expected
 
 
 def test_an_effort_that_no_template_reads_is_ignored_and_named() -> None:
     """Clients send it to every model; an unknown one is refused."""
     template = ChatTemplate("{{ messages }}", "test", {})
     ignored = Ignored(strict=True)
-    assert thinking_variables("low", True, {}, template, ignored) == {}
-    assert ignored.headers == {IGNORED_HEADER: "reasoning_effort, enable_thinking"}
+    effort, enabled = Asked("reasoning.effort", "low"), Asked("enable_thinking", True)
+    assert thinking_variables(effort, enabled, {}, template, ignored) == {}
+    assert ignored.headers == {IGNORED_HEADER: "reasoning.effort, enable_thinking"}
     with pytest.raises(ApiError) as refused:
         check_effort("a lot", "reasoning_effort")
     assert refused.value.param == "reasoning_effort"

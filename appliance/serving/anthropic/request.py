@@ -94,7 +94,7 @@ async def messages_ask(translated: Translated, model: ServedModel, ignored: Igno
             error.message = f"prompt is too long: {error.num_tokens} tokens > {model.max_model_len} maximum"
             raise
     translated.origins.note(unused, ignored)
-    return ask
+    return structs.replace(ask, form_param=ask.form_param and translated.origins.of(ask.form_param))
 
 
 async def count_prompt(translated: Translated, model: ServedModel, ignored: Ignored) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
+from msgspec import structs
+
 from appliance.serving import chat_request
 from appliance.serving.answering import Ask
 from appliance.serving.errors import bad_request
@@ -64,7 +66,7 @@ async def generation_ask(translated: Translated, model: ServedModel, ignored: Ig
     with translated.origins.in_errors():
         ask = await chat_request.chat_ask(translated.chat, model, unused, shorten=True)
     translated.origins.note(unused, ignored)
-    return ask
+    return structs.replace(ask, form_param=ask.form_param and translated.origins.of(ask.form_param))
 
 
 async def raw_ask(translated: Translated, prompt: str, model: ServedModel) -> Ask:
@@ -79,6 +81,7 @@ async def raw_ask(translated: Translated, prompt: str, model: ServedModel) -> As
             fields=chat,
             max_tokens=[min(int(chat.max_tokens or model.sampling_defaults.get("max_tokens", room)), room)],
             grammar=await model.grammar(form) if form else None,
+            form_param=translated.origins.of(form.param) if form else None,
         )
 
 

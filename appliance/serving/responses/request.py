@@ -6,6 +6,8 @@ import asyncio
 import re
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from appliance.serving.answering import Ask
 from appliance.serving.body import beside_others
 from appliance.serving.chat_request import ChatFields, chat_ask
@@ -28,7 +30,6 @@ RENAMED: Final = (
     (re.compile(r"^(tool_choice.*)\.function\.name$"), r"\1.name"),
     (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
     (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
-    (re.compile(r"^reasoning_effort$"), "reasoning.effort"),
     (re.compile(r"^messages$"), "input"),
 )
 
@@ -57,6 +58,7 @@ async def response_ask(
         ask = await make_ask(chat, model, ignored)
     except ApiError as error:
         raise _with_place_of_tool(error, fields.tools or []) from None
+    ask = msgspec.structs.replace(ask, form_param=ask.form_param and _own_name(ask.form_param))
     return ResponseAsk(fields, ask, items, store.is_on and fields.store is not False)
 
 
@@ -90,14 +92,19 @@ def _with_place_of_tool(error: ApiError, tools: list[Any]) -> ApiError:
 
 def in_terms_of_responses(error: ApiError) -> ApiError:
     """The error with the field's name in this API."""
-    param = error.param or ""
-    for pattern, name in RENAMED:
-        param = pattern.sub(name, param)
+    param = _own_name(error.param or "")
     if param == (error.param or ""):
         return error
     # The word "messages" may be any part of a sentence.
     message = error.message if error.param == "messages" else error.message.replace(error.param or "", param)
     return ApiError(error.status, message, param=param, code=error.code, headers=error.headers)
+
+
+def _own_name(param: str) -> str:
+    """Of a field of chat."""
+    for pattern, name in RENAMED:
+        param = pattern.sub(name, param)
+    return param
 
 
 def _chat_fields(fields: ResponseFields, messages: list[Message], ignored: Ignored) -> ChatFields:
@@ -112,10 +119,14 @@ def _chat_fields(fields: ResponseFields, messages: list[Message], ignored: Ignor
         tools=chat_tools(fields.tools or [], ignored),
         tool_choice=chat_tool_choice(fields.tool_choice),
         parallel_tool_calls=fields.parallel_tool_calls,
-        reasoning_effort=fields.reasoning.effort if fields.reasoning else None,
-        reasoning=ReasoningOptions(max_tokens=fields.reasoning.max_tokens) if fields.reasoning else None,
+        reasoning=_reasoning(fields),
         chat_template_kwargs=fields.chat_template_kwargs,
     )
+
+
+def _reasoning(fields: ResponseFields) -> ReasoningOptions | None:
+    given = fields.reasoning
+    return None if given is None else ReasoningOptions(effort=given.effort, max_tokens=given.max_tokens)
 
 
 def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
