@@ -13,7 +13,7 @@ from appliance.engine_client.client import CoreClient
 from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
 from appliance.protocol import SamplingParams
 from appliance.serving.choice import Choice, Piece
-from appliance.serving.errors import ApiError, ClientGoneError, engine_gone
+from appliance.serving.errors import ApiError, ClientGoneError, bad_request, engine_gone
 from appliance.serving.reading import Reading
 from appliance.serving.sampling import SamplingFields, sampling_params
 from appliance.serving.served_model import ServedModel
@@ -28,6 +28,8 @@ T = TypeVar("T")
 HEARTBEAT_S = 10.0
 NO_TOKENS: frozenset[int] = frozenset()
 SOON = {"Retry-After": "1"}
+MAX_WHOLE_LOGPROBS = 1 << 20
+"""Log probabilities in an answer that is not streamed: as objects they take some 150 MB, and as JSON 70."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     fields: SamplingFields
     max_tokens: list[int]  # for each prompt; 0 for the prompt alone
     logprobs: int | None = None
+    logprobs_param: str = "logprobs"
     prompt_logprobs: int | None = None  # alternatives of each of a prompt's tokens
     grammar: str | None = None
     form_param: str | None = None  # the field that the grammar comes from, as the client has named it
@@ -51,6 +54,7 @@ class Answering:
     def __init__(self, client: CoreClient, model: ServedModel, metrics: Metrics, ask: Ask, key_id: str = "") -> None:
         self.choices: list[Choice] = []
         self.has_logprobs = ask.logprobs is not None or ask.prompt_logprobs is not None
+        self._logprobs_param = ask.logprobs_param
         self._client = client
         self._arrived = asyncio.Event()
         self._watches: list[Stopwatch] = []
@@ -122,12 +126,18 @@ class Answering:
                     yield None
 
     async def whole(self) -> list[Piece]:
-        """Every choice to its end, in order."""
+        """Every choice to its end, in order. Raises ApiError, also where their logprobs are more than one answer may
+        hold."""
         whole = [Piece() for _ in self.choices]
+        num_logprobs = 0
         async for came in self.pieces():
-            if came is not None:
-                choice, piece = came
-                whole[choice.index].add(piece)
+            if came is None:
+                continue
+            choice, piece = came
+            num_logprobs += sum(1 + len(entry.top) for entry in piece.logprobs)
+            if num_logprobs > MAX_WHOLE_LOGPROBS:
+                raise _too_many_logprobs(self._logprobs_param)
+            whole[choice.index].add(piece)
         return whole
 
     def close(self) -> None:
@@ -176,6 +186,14 @@ class Answering:
             vocab_size=model.vocab_size,
             eos_token_ids=model.eos_token_ids,
         )
+
+
+def _too_many_logprobs(param: str) -> ApiError:
+    message = (
+        f"{param}: the answer came to more than {MAX_WHOLE_LOGPROBS:,} log probabilities. Stream it, or ask for fewer "
+        "alternatives, fewer tokens or a smaller n."
+    )
+    return bad_request(message, param)
 
 
 def too_many(error: TooManyRequestsError) -> ApiError:

@@ -9,7 +9,6 @@ from litestar.di import Provide
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from appliance.address import host_name
 from appliance.profile.shown import MAX_SHOWN
 from appliance.serving.access import Access
 from appliance.serving.anthropic.routes import ROUTES as ANTHROPIC
@@ -21,6 +20,7 @@ from appliance.serving.error_shape import error_response, send_error
 from appliance.serving.errors import MAX_BODY_BYTES, ApiError
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
+from appliance.serving.host_header import malformed_host
 from appliance.serving.models import list_models, show_model
 from appliance.serving.ollama.routes import ROUTES as OLLAMA
 from appliance.serving.on_request.gate import Gate
@@ -43,8 +43,9 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
     gate = Gate(answered, front_door, access)
 
     async def let_in(scope: Scope, receive: Receive, send: Send) -> None:
-        if (refused := malformed_host(scope)) is not None:
-            await send_error(refused, scope, send)
+        if (host := malformed_host(scope)) is not None:
+            message = f"{host[:MAX_SHOWN]!r} is not a valid Host header. Use an address such as 127.0.0.1:8000."
+            await send_error(ApiError(400, message, code="invalid_host"), scope, send)
         else:
             await gate(scope, receive, send)
 
@@ -93,18 +94,6 @@ def make_routes(front_door: FrontDoor, access: Access) -> Litestar:
         openapi_config=None,
         logging_config=None,
     )
-
-
-def malformed_host(scope: Scope) -> ApiError | None:
-    """Old clients send no Host header, which does no harm; one that is no address would fail later, in the framework's
-    own words."""
-    if scope["type"] != ScopeType.HTTP:
-        return None
-    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-    if not host or host_name(host):
-        return None
-    message = f"{host[:MAX_SHOWN]!r} is not a valid Host header. Use an address such as 127.0.0.1:8000."
-    return ApiError(400, message, code="invalid_host")
 
 
 def counted(app: ASGIApp, front_door: FrontDoor) -> ASGIApp:

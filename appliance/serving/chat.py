@@ -15,6 +15,7 @@ from appliance.serving.body import read_body
 from appliance.serving.chat_request import ChatFields, chat_ask
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.fields import read_fields
+from appliance.serving.json_list import json_list
 from appliance.serving.message_form import chat_finish_reason, delta, message
 from appliance.serving.openapi.answers import ChatCompletion
 from appliance.serving.parts import TheFrontDoor
@@ -100,7 +101,7 @@ class ChatAnswer(Answer):
     def _choice(self, choice: Choice, piece: Piece, **content: Any) -> dict[str, Any]:
         """`content` is a whole message or the delta of one."""
         with_ids = bool(self._fields.return_token_ids)
-        logprobs = [self._texts.described(entry, with_ids=with_ids) for entry in piece.logprobs]
+        logprobs = json_list(self._texts.described(entry, with_ids=with_ids) for entry in piece.logprobs)
         written = {
             "index": choice.index,
             **content,

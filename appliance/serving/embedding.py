@@ -6,10 +6,9 @@ import asyncio
 import math
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from litestar import Request
 
 from appliance.engine_client.client import CoreClient, Generation
@@ -29,7 +28,6 @@ MAX_NUMBERS: Final = 1 << 21
 """Of all vectors of one answer: as JSON about 40 MB."""
 # Of one request, so that others do not wait for all of its inputs.
 AT_ONCE: Final = 32
-ENCODER: Final = msgspec.json.Encoder()
 ONE_TOKEN: Final = SamplingParams(max_tokens=1, temperature=0)  # the engine reads a prompt by sampling what comes next
 
 
@@ -105,17 +103,6 @@ def check_size(inputs: int, dimensions: int | None, model: ServedModel) -> None:
             f"{MAX_NUMBERS:,} of one answer; send {MAX_NUMBERS // each:,} inputs or fewer, or ask for fewer dimensions."
         )
         raise bad_request(message, "input")
-
-
-def json_list(items: Iterable[Any]) -> msgspec.Raw:
-    """One item at a time, so that no more than one exists as Python objects."""
-    text = bytearray(b"[")
-    for item in items:
-        if len(text) > 1:
-            text += b","
-        ENCODER.encode_into(item, text, -1)
-    text += b"]"
-    return msgspec.Raw(text)
 
 
 def unit_vector(embedding: bytes, dimensions: int | None) -> array[float]:

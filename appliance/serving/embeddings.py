@@ -14,8 +14,9 @@ from msgspec import Meta
 
 from appliance.serving.access import key_of
 from appliance.serving.body import read_body
-from appliance.serving.embedding import MAX_INPUTS, Embedder, json_list
+from appliance.serving.embedding import MAX_INPUTS, Embedder
 from appliance.serving.fields import NO_TOOLS, OPENAI, Accepted, read_fields
+from appliance.serving.json_list import json_list
 from appliance.serving.openapi.answers import Embeddings
 from appliance.serving.parts import TheFrontDoor
 from appliance.serving.prompts import Prompts, encode_prompts

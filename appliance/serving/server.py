@@ -41,6 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def serve(options: Options, listener: socket.socket, core: NativeCore | None) -> int:
     """Blocks until stopped; the exit status of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as SIGTERM: asyncio's own handler would wait for the imports
     return asyncio.run(_serve(options, listener, core))
 
 

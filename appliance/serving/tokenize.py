@@ -17,6 +17,7 @@ from appliance.serving.parts import TheFrontDoor
 from appliance.serving.served_model import ServedModel
 
 MAX_TOKENS: Final = 1 << 20
+OF_MESSAGES: Final = ("tools", "add_generation_prompt", "chat_template_kwargs", "reasoning_effort", "enable_thinking")
 
 
 class TokenizeFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +109,9 @@ async def _encode(fields: TokenizeFields, model: ServedModel, ignored: Ignored) 
     if (fields.prompt is None) == (fields.messages is None):
         raise bad_request("Send one of prompt and messages.", "prompt")
     if fields.prompt is not None:
+        for name in OF_MESSAGES:
+            if getattr(fields, name) is not None:
+                ignored.add_unused(name)
         return await model.encode(fields.prompt, "prompt", add_special_tokens=fields.add_special_tokens is not False)
     chat = ChatFields(
         messages=fields.messages or [],

@@ -15,8 +15,9 @@ import pytest
 from appliance.engine_client.client import CoreClient
 from appliance.protocol import FinishReason, Outputs, Submit, TokenOutput
 from appliance.serving import embedding
-from appliance.serving.embedding import MAX_NUMBERS, Embedder, json_list
+from appliance.serving.embedding import MAX_NUMBERS, Embedder
 from appliance.serving.errors import ApiError
+from appliance.serving.json_list import json_list
 from appliance.serving.ollama import embed
 
 

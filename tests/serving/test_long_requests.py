@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from appliance.serving import chat_request, fields, respond
+from appliance.protocol import TokenLogprob
+from appliance.serving import answering, chat_request, fields, respond
 from appliance.serving.body import INLINE_BYTES, MAX_PARTS, has_too_many_parts, parse_body
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.completions import CompletionFields, completion_ask
@@ -156,3 +157,30 @@ async def test_a_long_answer_keeps_nobody_waiting(
     response: Any = await respond.respond(request, answering, Watched(), stream=False, headers={})
     assert json.loads(response.content) == {"tokens": tokens}
     assert [thread is threading.main_thread() for thread in threads] == [at_once]
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(10, True), (11, False)])
+async def test_the_logprobs_of_a_whole_answer_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, fits: bool
+) -> None:
+    """Of all its choices together: with twenty alternatives, those of long answers would take gigabytes."""
+    monkeypatch.setattr(answering, "MAX_WHOLE_LOGPROBS", 60)
+    entry = TokenLogprob(token_id=1, logprob=-1.0, top=((1, -1.0), (2, -2.0)))
+
+    class Long(answering.Answering):
+        def __init__(self) -> None:
+            self.choices: Any = [SimpleNamespace(index=index) for index in range(2)]
+            self._logprobs_param = "top_logprobs"
+
+        async def pieces(self) -> Any:
+            for _ in range(tokens):
+                for choice in self.choices:
+                    yield choice, Piece(logprobs=[entry])
+                yield None
+
+    if fits:
+        assert [len(piece.logprobs) for piece in await Long().whole()] == [tokens, tokens]
+        return
+    with pytest.raises(ApiError) as refused:
+        await Long().whole()
+    assert (refused.value.status, refused.value.param) == (400, "top_logprobs")

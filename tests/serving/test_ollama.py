@@ -216,6 +216,9 @@ def test_a_request_for_nothing_loads_the_model(talking: Door, path: str) -> None
         assert talking.http.post(path, json={"keep_alive": keep_alive}).status_code == 200
     for keep_alive in (0, 0.0, "0", "0s", "0m", "-0.0h", "0h0m", "soon", "", "5 m", "9" * 5000 + "x"):
         assert talking.http.post(path, json={"keep_alive": keep_alive}).status_code == 400, keep_alive
+    ask = {"messages": [HELLO]} if path == "/api/chat" else {"prompt": "hi"}
+    refused = talking.http.post(path, json={**ask, "keep_alive": "soon"})
+    assert (refused.status_code, refused.json()["error"].partition(":")[0]) == (400, "keep_alive")
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])

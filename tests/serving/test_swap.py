@@ -165,6 +165,25 @@ def test_a_failure_after_the_status_ends_the_stream_in_the_api_s_own_shape(home:
     assert ("event: error" in answer.text) == (path in ("/v1/messages", "/v1/responses"))
 
 
+def test_a_request_that_cannot_be_read_replaces_no_model(home: Home) -> None:
+    """It is answered with a status, streamed or not, in its API's own shape."""
+    wrong: dict[str, dict[str, Any]] = {
+        **{path: {"max_tokens": "many"} for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages")},
+        "/v1/responses": {"max_output_tokens": 0, "input": "hi"},
+        **{path: {"options": 5} for path in ("/api/chat", "/api/generate", "/api/embed", "/api/embeddings")},
+        "/v1/embeddings": {},
+    }
+    with choosing_door(home, "other") as door:
+        for path, body in wrong.items():
+            for stream in (False, True):
+                refused = door.http.post(path, json={"model": "other", "stream": stream, **body})
+                assert refused.status_code == 400, (path, refused.text)
+                error = refused.json()["error"]
+                assert isinstance(error, str) if path.startswith("/api/") else error["param"]
+        assert door.state()["launch"]["profile"] == "tiny"
+    assert len(launches(home)) == 1
+
+
 def test_what_preflight_refuses_leaves_the_running_model_alone(home: Home) -> None:
     with choosing_door(home, "other") as door:
         (home.models / "other" / "config.json").unlink()

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from appliance.serving.fields import IGNORED_HEADER
 from appliance.serving.tokenize import Tokens, TokensText
 from tests.supervisor.scripted import Door
 
@@ -29,6 +30,12 @@ def test_a_prompt_there_and_back(door: Door) -> None:
     charged = post(door, "/v1/completions", prompt="Grüße!", max_tokens=1)["usage"]["prompt_tokens"]
     assert tokens["count"] == charged
     assert post(door, "/detokenize", tokens=tokens["tokens"])["prompt"] == "Grüße!"
+
+
+def test_what_belongs_to_messages_is_of_no_use_beside_a_prompt(door: Door) -> None:
+    answer = door.http.post("/tokenize", json={"prompt": "hi", "tools": [5], "enable_thinking": True})
+    assert answer.status_code == 200
+    assert answer.headers[IGNORED_HEADER] == "tools, enable_thinking"
 
 
 def test_messages_go_through_the_template(door: Door) -> None:

@@ -13,9 +13,10 @@ from msgspec import Meta
 from appliance.engine_client.client import CoreClient
 from appliance.serving.access import key_of
 from appliance.serving.body import read_body
-from appliance.serving.embedding import MAX_INPUTS, Embedder, json_list
+from appliance.serving.embedding import MAX_INPUTS, Embedder
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import Ignored, decode_part, read_fields
+from appliance.serving.json_list import json_list
 from appliance.serving.ollama import answers, models
 from appliance.serving.ollama.fields import OLLAMA, Options
 from appliance.serving.ollama.request import unloads

@@ -93,6 +93,7 @@ def _translate(
     model: ServedModel,
     ignored: Ignored,
 ) -> Translated:
+    unloads(fields.keep_alive)  # which raises for what is no duration
     options = decode_part(fields.options or {}, Options, "options", ignored)
     if options.num_ctx is not None and options.num_ctx > model.max_model_len:
         ignored.add_unused("options.num_ctx")

@@ -22,6 +22,7 @@ from appliance.serving.connection import disconnected, plain_path, read_raw
 from appliance.serving.error_shape import send_error
 from appliance.serving.errors import MAX_BODY_BYTES, ApiError, ClientGoneError
 from appliance.serving.on_request.begun_stream import BegunStream, comment_every_s
+from appliance.serving.on_request.readable import check_readable
 from appliance.serving.on_request.startable_profiles import model_named
 from appliance.serving.served_model import check_name
 
@@ -75,6 +76,8 @@ class Gate:
             body = await read_raw(scope, receive, _max_bytes(known))
             named = await beside_others(body, lambda: _read(body))
             model = self._model(named, path, known)
+            if self._must_start(model, known):
+                await check_readable(path, body)
             await self._let_in(model, path, named, scope, _Replayed(body, receive), send)
         except ClientGoneError:
             pass
@@ -99,6 +102,11 @@ class Gate:
             message = f"{path} is not available with the engine of the model {model!r}."
             raise ApiError(501, message, code="not_with_this_engine")
         return model
+
+    def _must_start(self, model: str, known: Mapping[str, Startable]) -> bool:
+        """Whether a request for it makes the running one give way to a native engine."""
+        native = model in known and not engine_named(known[model].engine).own_server
+        return native and model != self._front_door.swapper.running
 
     async def _let_in(
         self, model: str, path: str, named: Named | None, scope: Scope, receive: _Replayed, send: Send

@@ -152,7 +152,8 @@ def _answer(opt: dict[str, Any], schemas: dict[Any, Schema]) -> dict[str, Any]:
     content = {answer: {}} if isinstance(answer, str) else _json(_schema(answer, schemas))
     streams = opt.get("streams", False)
     media_type = streams if isinstance(streams, str) else "text/event-stream"
-    return {**content, media_type: {"schema": {"type": "string"}}} if streams else content
+    # Of no type: some read it as that of the whole text, and some as that of each event.
+    return {**content, media_type: {"schema": {"contentMediaType": media_type}}} if streams else content
 
 
 def _json(schema: Schema) -> dict[str, Any]:

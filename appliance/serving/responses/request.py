@@ -58,7 +58,8 @@ async def response_ask(
         ask = await make_ask(chat, model, ignored)
     except ApiError as error:
         raise _with_place_of_tool(error, fields.tools or []) from None
-    ask = msgspec.structs.replace(ask, form_param=ask.form_param and _own_name(ask.form_param))
+    form_param = ask.form_param and _own_name(ask.form_param)
+    ask = msgspec.structs.replace(ask, form_param=form_param, logprobs_param="top_logprobs")
     return ResponseAsk(fields, ask, items, store.is_on and fields.store is not False)
 
 
