@@ -13,8 +13,8 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-architectures test-clients test-containers test-flashinfer test-vllm lint format bench-start bench-cpu \
-	bench-peer image bundle bench-container bench-door bench-prefixes diagnosis-score diagnosis-coverage diagnosis-windows bench-proxy bench-truth model \
-	clean
+	bench-peer image bundle bench-container bench-door bench-prefixes bench-structured diagnosis-score diagnosis-coverage \
+	diagnosis-windows bench-proxy bench-truth model clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-prefixes: $(VENV)/.dev ## how much of conversations a model with recurrent
 
 bench-door: $(VENV)/.dev ## the front door alone: streamed tokens a second, and what it adds to the first one
 	$(BIN)/python -m tests.bench.door
+
+bench-structured: $(VENV)/.dev ## structured output on the CPU: what it costs, and 500 answers over 50 schemas
+	$(BIN)/python -m tests.bench.structured
 
 bench-truth: $(VENV)/.dev ## provoke failures: how soon the true cause is told; INGOT_VLLM names a vLLM for CPUs to provoke too
 	$(BIN)/python -m tests.bench.truth
