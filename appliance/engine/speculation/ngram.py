@@ -17,7 +17,7 @@ SHORTEST: Final = 2
 
 class NgramProposer:
     """A Proposer. A request's tokens are kept as the characters of a text, since nothing finds one sequence of numbers
-    within another as fast as a search for text: 0.1 ms in 128k tokens."""
+    within another as fast as a search for text: 0.2 ms in 128k tokens."""
 
     def propose(self, request: Request, most: int) -> tuple[int, ...]:
         known = len(request.lookup)
