@@ -12,7 +12,7 @@ from msgspec import structs
 from appliance.checkpoint.cache_specs import FullAttention, SlidingWindow
 from appliance.checkpoint.experts import Experts
 from appliance.checkpoint.families import family_of
-from appliance.checkpoint.families.base import Projection
+from appliance.checkpoint.families.base import Expected, Projection
 from appliance.checkpoint.layout import FP4, expected_tensors
 from appliance.checkpoint.model_config import Attention, CompressedAttention, GatedDelta, Layer, ModelConfig
 from appliance.checkpoint.quantization import BLOCK, MX_BLOCK, is_scale, weight_of
@@ -54,13 +54,20 @@ def shards(config: ModelConfig, rank: int, ranks: int) -> dict[str, Shard]:
         if expected.cut is None:
             continue
         ranges = expected.cut.of_rank(rank, ranks) if expected.cut.parts or rank else (range(expected.shape[0]),)
-        in_fp4 = tensors[weight_of(name) if is_scale(name) else name].dtype == FP4
-        block = (MX_BLOCK if is_scale(name) else 2) if in_fp4 and expected.cut.dim else 1
-        if is_scale(name) and not in_fp4:
-            block = BLOCK
+        block = _numbers_of_one(name, expected.cut.dim, tensors)
         ranges = tuple(range(each.start // block, -(-each.stop // block)) for each in ranges)
         found[name] = Shard(expected.shape, expected.cut.dim, ranges)
     return found
+
+
+def _numbers_of_one(name: str, dim: int, tensors: Mapping[str, Expected]) -> int:
+    """How many of a weight's numbers along `dim` share an element of the tensor: of scales, or of a packed weight."""
+    scale = is_scale(name)
+    if tensors[weight_of(name) if scale else name].dtype != FP4:
+        return BLOCK if scale else 1
+    if not dim:
+        return 1
+    return MX_BLOCK if scale else 2
 
 
 def obstacle(config: ModelConfig, ranks: int) -> str | None:
@@ -79,9 +86,9 @@ def obstacle(config: ModelConfig, ranks: int) -> str | None:
         assert part.cut is not None
         kind = "columns" if part.cut.dim else "rows"
         assert config.fp8 is not None
-        block, format = (
-            (MX_BLOCK if kind == "columns" else 1, "MXFP4") if config.fp8.in_fp4(part.name) else (BLOCK, "FP8")
-        )
+        block, format = BLOCK, "FP8"
+        if config.fp8.in_fp4(part.name):
+            block, format = MX_BLOCK if part.cut.dim else 1, "MXFP4"
         for each in (each for rank in range(ranks) for each in part.cut.of_rank(rank, ranks)):
             if len(each) % block:
                 width = f"{len(each):,} {kind} of {part.name}"

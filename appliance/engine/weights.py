@@ -29,6 +29,7 @@ TORCH_DTYPES = {
 }
 
 QUANTISED = ("F8_E4M3", "I8", "U8")
+FP4_SCALES = torch.float8_e8m0fnu  # in which nothing else is kept
 # What the codes of MXFP4 stand for (OCP MX specification 1.0, section 5.3.3).
 FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
@@ -66,7 +67,7 @@ def load_weights(
         scale = scale_of(name, destinations)
         if (entry.dtype in QUANTISED) != (scale is not None):
             raise ValueError(f"{name} is {entry.dtype}, which contradicts quantization_config in the config")
-        in_fp4 = scale is not None and _is_of_fp4(destination, destinations[scale])
+        in_fp4 = scale is not None and destinations[scale].dtype == FP4_SCALES
         if in_fp4 != (entry.dtype in QUANTISED[1:]):
             raise ValueError(f"{name} is {entry.dtype}, which contradicts the format of experts in the config")
         shape = tuple(destination.shape) if shard is None else shard.shape
@@ -103,15 +104,6 @@ def _taken(source: Tensor, shard: Shard) -> Tensor:
     return torch.cat([source.narrow(shard.dim, part.start, len(part)) for part in shard.ranges], dim=shard.dim)
 
 
-def _is_of_fp4(weight: Tensor, scale: Tensor) -> bool:
-    """Its scales are of every row."""
-    return (
-        weight.dtype != torch.float8_e4m3fn
-        and scale.shape[1] == weight.shape[1] // MX_BLOCK
-        and len(scale) == len(weight)
-    )
-
-
 def _unpacked(codes: Tensor) -> Tensor:
     """Two numbers a byte, the first in its lower half: [rows, columns / 2] -> [rows, columns] float32, not scaled."""
     bits = codes.view(torch.uint8).int()
@@ -124,7 +116,7 @@ def _multiply_out(destinations: Mapping[str, Tensor]) -> None:
         weight = destinations[weight_of(name)] if is_scale(name) else None
         if weight is None or weight.dtype == torch.float8_e4m3fn:
             continue
-        if _is_of_fp4(weight, scale):
+        if scale.dtype == FP4_SCALES:
             weight.unflatten(1, (-1, MX_BLOCK)).mul_(scale.float().unsqueeze(-1))
             continue
         # Row of blocks by row of blocks, so that the widened scales stay small.
