@@ -79,7 +79,7 @@ def test_the_engine_reaches_no_file_of_the_consoles(lived_in):
     folders = [path for path in found(lived_in, "d") if path != HOME and path.split("/")[4] not in ENGINES_OWN]
     reached = inside(lived_in, "engine", TRY_FILES, consoles, [HOME, *folders])
     read = {f"reads {HOME}/{name}" for name in ENGINE_READS}
-    assert set(reached) == read | {f"lists {HOME}/active", f"lists {HOME}/casts"}
+    assert set(reached) == read | {f"lists {HOME}/{name}" for name in ("active", "casts", "cache-packs")}
 
 
 def test_the_console_reads_what_the_engine_wrote(lived_in):
