@@ -147,7 +147,7 @@ def _judge(setting: Setting, value: Any) -> Iterator[Problem]:
     if setting.allowed and value not in setting.allowed:
         allowed = {str(each): each for each in setting.allowed}
         choices = ", ".join(allowed)
-        nearest = difflib.get_close_matches(str(value)[:64], list(allowed), n=1)
+        nearest = _nearest_choice(str(value)[:64], list(allowed))
         remedy = f"Did you mean `{nearest[0]}`? One of: {choices}." if nearest else f"Choose one of: {choices}."
         patch = {setting.key: allowed[nearest[0]]} if nearest else None
         yield _problem(setting, value, "Not one of the allowed values.", remedy, patch)
@@ -155,6 +155,13 @@ def _judge(setting: Setting, value: Any) -> Iterator[Problem]:
         yield from _judge_text(setting, number)
     elif not isinstance(number, bool):
         yield from _judge_number(setting, number, value)
+
+
+def _nearest_choice(value: str, allowed: list[str]) -> list[str]:
+    """At most one. Where several begin with the value, none is nearer than another, nor is one that does not."""
+    if value and (begun := [choice for choice in allowed if choice.startswith(value)]):
+        return begun if len(begun) == 1 else []
+    return difflib.get_close_matches(value, allowed, n=1)
 
 
 def _problem(setting: Setting, value: Any, message: str, remedy: str, patch: dict[str, Any] | None = None) -> Problem:

@@ -164,6 +164,9 @@ def test_the_patch_of_an_unknown_key_mends_the_document(key: str) -> None:
     [
         ({"dtype": "bfloat17"}, {"dtype": "bfloat16"}),
         ({"dtype": "int3"}, None),
+        ({"chat-encoding": "deepseek-v4"}, None),
+        ({"chat-encoding": "deepseek-v3"}, {"chat-encoding": "deepseek-v3.2"}),
+        ({"chat-encoding": "deepseek-v4-0713"}, {"chat-encoding": "deepseek-v4-0731"}),
         (
             {"sampling-defaults": {"temperatur": 1}},
             {"sampling-defaults.temperatur": None, "sampling-defaults.temperature": 1},
