@@ -52,6 +52,8 @@ def folded(events: list[Event], record: LaunchRecord | None, *, launch_id: str, 
         _apply(told, event)
     if record is None:
         return told
+    if told.ready_after_s is not None and record.ready_after_s is not None:
+        told.ready_after_s = record.ready_after_s  # by a clock that nobody sets, and what everyone else is told
     if record.since > told.since or not any(isinstance(event.body, StateChange) for event in events):
         for name in ("state", "since", "reason", "ended", "ready_after_s"):
             setattr(told, name, getattr(record, name))

@@ -34,6 +34,14 @@ def test_a_launch_as_its_events_tell_it(home):
     assert (record.profile, record.revision) == ("qwen3-8b", "r7")
 
 
+def test_how_long_it_took_is_what_the_record_says(home):
+    """The engine measures it, by a clock that nobody sets; the times of events are a little later and may jump."""
+    launch = ready_launch(home, ID)
+    launch.record.ready_after_s = 2.5
+    launch.save()
+    assert LaunchFolder(launch.folder).read().record.ready_after_s == 2.5
+
+
 def test_reading_goes_on_where_it_stopped(home):
     """Each read takes in what was written since, also when a line arrives in two pieces."""
     launch = ready_launch(home, ID)
