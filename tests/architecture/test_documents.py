@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,9 @@ def test_the_readme_names_make_targets_that_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\S+)", (ROOT / "README.md").read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"there is no make {target}"
+
+
+def test_the_readme_names_every_command():
+    (line,) = re.findall(r"^The `ingot` command: (.+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    named = set(re.findall(r"`([a-z]+)`", line))
+    assert named == {point.name for point in metadata.entry_points(group="ingot.commands")}
