@@ -9,7 +9,7 @@ from appliance.profile import sizes
 from appliance.profile.schema import BY_KEY, Setting, Type
 
 _WORDS = {
-    "gpu": "GPU", "kv": "KV", "moe": "MoE", "gdn": "GDN", "mla": "MLA",
+    "gpu": "GPU", "jit": "JIT", "kv": "KV", "moe": "MoE", "gdn": "GDN", "mla": "MLA",
     "num": "number of", "len": "length", "seqs": "sequences", "ip": "IP",
 }  # fmt: skip
 
@@ -21,6 +21,8 @@ _LABELS = {
     "on-request.drain-within": "Time to finish requests",
     "on-request.max-wait": "Longest wait",
     "on-request.max-waiting": "Most waiting requests",
+    "speculative-config.method": "Draft method",
+    "speculative-config.num-speculative-tokens": "Tokens per draft",
 }
 
 _PLURALS = {"is": "are", "has": "have", "does": "do"}

@@ -157,6 +157,8 @@ def test_labels_are_words():
     assert labels["kv-cache-dtype"] == "KV cache dtype"
     assert labels["max-num-seqs"] == "Max sequences"
     assert labels["backends.moe"] == "MoE"
+    assert labels["jit"] == "JIT"
+    assert labels["speculative-config.method"] == "Draft method"
     assert labels["ray.host-ip"] == "Host IP"
     assert labels["model.path"] == "Model"
     assert not any("-" in text for text in labels.values())
