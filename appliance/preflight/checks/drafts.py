@@ -29,7 +29,8 @@ def run(subject: Subject) -> Iterator[Finding]:
     if drafts.method == "mtp" and not hold_head(subject.index.tensors):
         yield _error(
             "mtp-head-missing", METHOD, "mtp",
-            f"{subject.folder.name} has no multi-token prediction head: no tensor is named mtp.* or *.eh_proj.*.",
+            f"{subject.profile.model.path} has no multi-token prediction head: "
+            "no tensor is named mtp.* or *.eh_proj.*.",
             _BY_NGRAM,
         )  # fmt: skip
     elif not subject.traits.own_server:
