@@ -77,11 +77,11 @@ def _foreign(subject: Subject, tokenizer: Tokenizer, config: ModelConfig) -> Ite
         if token and tokenizer.token_to_id(token) is None:
             yield f"tokenizer_config.json names {token!a} as {name}, but there is no such token"
     if marks := _unknown_marks(subject, tokenizer):
-        yield f"the chat template writes {', '.join(marks)}, which are not tokens of it"
+        yield f"chat prompts contain {', '.join(marks)}, which are not tokens of it"
 
 
 def _unknown_marks(subject: Subject, tokenizer: Tokenizer) -> list[str]:
-    """Marks such as <|user|> that the chat template writes, where the tokenizer knows none of them: a model may well be
+    """Marks such as <|user|> of chat prompts, where the tokenizer knows none of them: a model may well be
     taught some in several tokens, but not all."""
     try:
         template = subject.chat_format
