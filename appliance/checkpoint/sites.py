@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from appliance.checkpoint.families import family_of
+from appliance.checkpoint.drafting import is_head
+from appliance.checkpoint.families import deepseek_v4, family_of
 from appliance.checkpoint.families.base import Projection
 from appliance.checkpoint.model_config import (
     STATE_DTYPE,
     Attention,
+    CompressedAttention,
     GatedDelta,
     LatentAttention,
     ModelConfig,
@@ -37,12 +39,19 @@ def sites(config: ModelConfig, *, dtype: str, cache_dtype: str, keep_fp8: bool) 
             layers = found.setdefault(site, [])
             if layers[-1:] != [layer]:
                 layers.append(layer)
+    if config.connections is not None:
+        found[Site("mhc_head", _streams(config), dtype)] = []
     found.setdefault(Site("linear", f"{config.vocab_rows:,} x {config.hidden_size:,}", dtype), [])
     found[Site("sampling", f"{config.vocab_size:,} logits", "float32")] = []
     return tuple(site._replace(layers=tuple(layers)) for site, layers in found.items())
 
 
 def _of_layer(config: ModelConfig, layer: int, dtype: str, cache_dtype: str, keep_fp8: bool) -> Iterator[Site]:
+    if is_head(config, layer):
+        yield Site("linear", f"{config.hidden_size:,} x {2 * config.hidden_size:,}", dtype)
+    if config.connections is not None:
+        yield Site("mhc_pre", _streams(config), dtype)
+        yield Site("mhc_post", _streams(config), dtype)
     yield Site("rms_norm", f"{config.hidden_size:,}", dtype)
     match config.layers[layer].mixer:
         case Attention() as mixer:
@@ -52,6 +61,8 @@ def _of_layer(config: ModelConfig, layer: int, dtype: str, cache_dtype: str, kee
             yield from _latent_attention(config, mixer, has_indexer, dtype, cache_dtype)
         case GatedDelta() as mixer:
             yield from _gated_delta(mixer, dtype)
+        case CompressedAttention() as mixer:
+            yield from _compressed_attention(config, mixer, dtype, cache_dtype)
     yield from _products(config, layer, dtype, keep_fp8)
     yield from _feed_forward(config, layer, dtype, keep_fp8)
 
@@ -81,6 +92,7 @@ def _latent_attention(
     indexing = mixer.indexing
     if indexing is not None:
         if has_indexer:
+            yield Site("linear", f"{indexing.num_heads} x {config.hidden_size:,}", "float32")
             yield Site("index_cache", f"keys of {indexing.head_dim}", cache_dtype)
             yield Site("indexer", f"{indexing.num_heads} heads of {indexing.head_dim}", cache_dtype)
         yield Site("sparse_mla", f"{shape}, {indexing.top_k:,} tokens", cache_dtype)
@@ -93,12 +105,47 @@ def _gated_delta(mixer: GatedDelta, dtype: str) -> Iterator[Site]:
     yield Site("gated_norm", f"{mixer.num_value_heads} heads of {mixer.value_dim}", dtype)
 
 
+def _compressed_attention(
+    config: ModelConfig, mixer: CompressedAttention, dtype: str, cache_dtype: str
+) -> Iterator[Site]:
+    heads, dim, indexing = config.num_attention_heads, config.head_dim, mixer.indexing
+    yield Site("rms_norm", f"{mixer.query_rank:,}", dtype)
+    if mixer.ratio:
+        yield from _compressor(config, mixer, dim, cache_dtype)
+    if indexing is not None:
+        keys = f"{indexing.num_heads} heads of {indexing.head_dim}"
+        yield from _compressor(config, mixer, indexing.head_dim, cache_dtype)
+        yield Site("linear", f"{indexing.num_heads} x {config.hidden_size:,}", "float32")
+        yield Site("index_query", keys, dtype)
+        yield Site("indexer", keys, cache_dtype)
+    yield Site("window_entries", f"{heads} heads of {dim}, {mixer.rope_dim} turn", dtype)
+    seen = f"{indexing.top_k:,} entries" if indexing is not None else "all entries"
+    beside = f", {seen} of {mixer.ratio} tokens" if mixer.ratio else ""
+    yield Site("compressed_attention", f"{heads} heads of {dim}, window of {mixer.window:,}{beside}", cache_dtype)
+    columns = heads // mixer.num_groups * dim
+    yield Site("grouped_linear", f"{mixer.num_groups} groups of {mixer.group_rank:,} x {columns:,}", dtype)
+
+
+def _compressor(config: ModelConfig, mixer: CompressedAttention, dim: int, cache_dtype: str) -> Iterator[Site]:
+    yield Site("linear", f"{2 * mixer.width(dim):,} x {config.hidden_size:,}", "float32")
+    yield Site("compressor", f"{dim} of {mixer.ratio} tokens", cache_dtype)
+
+
+def _streams(config: ModelConfig) -> str:
+    return f"{deepseek_v4.streams_of(config)} streams of {config.hidden_size:,}"
+
+
 def _products(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -> Iterator[Site]:
     """A product is what the engine multiplies at once: several projections of one input. What attention takes apart is
     never kept in FP8."""
     family = family_of(config.architecture)
     assert family is not None, "its config could not have been read"
+    grouped = None
+    if isinstance(config.layers[layer].mixer, CompressedAttention):
+        grouped = deepseek_v4.grouped(config, layer).name  # which has an op of its own
     for product in family.products(config, layer):
+        if product[0].name == grouped:
+            continue
         shape = f"{sum(part.rows for part in product):,} x {product[0].columns:,}"
         in_fp8 = keep_fp8 and _is_covered(config, product)
         yield Site("fp8_linear", shape, FP8) if in_fp8 else Site("linear", shape, dtype)

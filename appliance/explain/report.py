@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from appliance.checkpoint.config import read_config
+from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.folder import locate
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.checkpoint.outline import Outline, read_outline
@@ -22,7 +23,7 @@ from appliance.hardware.host import Host
 from appliance.hardware.known import KnownGpu
 from appliance.hardware.machine import Inventory
 from appliance.home import Home
-from appliance.plan.effective import resolve, workers
+from appliance.plan.effective import resolve, uses_head, workers
 from appliance.profile.schema import Profile
 from appliance.vllm.backends import options_of
 from kernels.backend import Objection
@@ -75,7 +76,7 @@ class Row:
 @dataclass(frozen=True)
 class Report:
     """`memory` is there for the native engine: that of each of `ranks`. `hypothetical`: the device is not this
-    machine's. `num_layers` are those that `sites` count."""
+    machine's. `num_layers` are those that `sites` count, with one that drafts."""
 
     profile: str
     architecture: str
@@ -136,6 +137,8 @@ def report(profile: Profile, home: Home, *, machine: Machine, gpu: KnownGpu | No
         effective = resolve(profile, config=config, machine=machine)
         context, device, explanations = effective.context, effective.device, effective.selection
         architecture, memory, ranks = config.architecture, effective.memory, effective.ranks
+        if uses_head(profile):
+            config = with_head(config)
         num_layers = config.num_hidden_layers
         called = sites(
             sharded(config, ranks),

@@ -11,29 +11,36 @@ import pytest
 from torch import Tensor
 
 from appliance.checkpoint.config import read_config
+from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.sites import Site, sites
 from appliance.engine import engine as engine_module
 from appliance.models.layers.decoder_layer import DecoderLayer
+from appliance.models.layers.hyper_connected import HyperConnectedLayer
 from kernels.binding import Kernels, bind
 from tests.parity.conftest import generate, make_engine, prompts
 from tests.tiny import FAMILIES, FP8, aligned, write_checkpoint
+from tests.tiny_deepseek_v4 import write_deepseek_v4
+
+Called = set[tuple[str, Any]]
 
 # Each layer takes one of several ways, as many tokens as there are.
 ONE_OF = {"mla_attention", "sparse_mla"}
 
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, DecoderLayer | None]]:
+def called(monkeypatch: pytest.MonkeyPatch) -> Called:
     """The ops that engines call from now on, each with the layer that does."""
-    found: set[tuple[str, DecoderLayer | None]] = set()
-    inside: list[DecoderLayer | None] = [None]
-    call = DecoderLayer.__call__
+    found: Called = set()
+    inside: list[Any] = [None]
 
-    def within(self: DecoderLayer, *arguments: Any) -> Tensor:
-        inside[0] = self
-        result = call(self, *arguments)
-        inside[0] = None
-        return result
+    def within(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def layer(self: Any, *arguments: Any) -> Tensor:
+            inside[0] = self
+            result = call(self, *arguments)
+            inside[0] = None
+            return result
+
+        return layer
 
     def heard(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def spy(*arguments: Any, **named: Any) -> Any:
@@ -46,17 +53,20 @@ def called(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, DecoderLayer | Non
         kernels = bind(backends)
         return dataclasses.replace(kernels, **{op: heard(op, getattr(kernels, op)) for op in backends})
 
-    monkeypatch.setattr(DecoderLayer, "__call__", within)
+    for kind in (DecoderLayer, HyperConnectedLayer):
+        monkeypatch.setattr(kind, "__call__", within(kind.__call__))
     monkeypatch.setattr(engine_module, "bind", bound)
     return found
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_each_layer_calls_the_ops_that_it_is_said_to(
-    tmp_path: Path, called: set[tuple[str, DecoderLayer | None]], family: str
-) -> None:
-    folder = write_checkpoint(tmp_path / "model", family, seed=3, num_hidden_layers=4, **changes(family))
-    engine = make_engine(folder, num_snapshots=8)
+@pytest.mark.parametrize("family", [*FAMILIES, "deepseek_v4"])
+def test_each_layer_calls_the_ops_that_it_is_said_to(tmp_path: Path, called: Called, family: str) -> None:
+    if family == "deepseek_v4":
+        folder = write_deepseek_v4(tmp_path / "model")
+        engine = make_engine(folder, num_snapshots=8, block_size=128, max_model_len=512, num_blocks=24)
+    else:
+        folder = write_checkpoint(tmp_path / "model", family, seed=3, num_hidden_layers=4, **changes(family))
+        engine = make_engine(folder, num_snapshots=8)
     generate(engine, prompts(4), max_tokens=4)
     model: Any = engine._runner._model
     places = {layer: number for number, layer in enumerate(model.layers)}
@@ -99,3 +109,30 @@ def test_shapes_and_formats_differ_by_layer(tmp_path: Path) -> None:
     by_format = {(site.dtype, site.layers) for site in found if site.op in ("linear", "fp8_linear")}
     assert ("float8_e4m3fn", (0, 1, 2)) in by_format
     assert ("bfloat16", (0, 1, 2)) in by_format  # what attention takes apart
+
+
+def test_compressed_entries_and_the_groups_of_heads(tmp_path: Path) -> None:
+    found = sites_of(write_deepseek_v4(tmp_path / "model"))
+    compressors = {(site.shape, site.layers) for site in found if site.op == "compressor"}
+    assert compressors == {("32 of 4 tokens", (1, 3)), ("32 of 128 tokens", (2,))}
+    (grouped,) = (site for site in found if site.op == "grouped_linear")
+    assert (grouped.shape, grouped.layers) == ("2 groups of 16 x 64", (0, 1, 2, 3, 4))
+    assert not any(site.op == "linear" and site.shape == "32 x 64" for site in found if site.dtype != "float32")
+    attending = [site.layers for site in found if site.op == "compressed_attention"]
+    assert attending == [(0, 4), (1, 3), (2,)]
+
+
+def test_the_layer_that_drafts_is_one_more(tmp_path: Path) -> None:
+    """With the projection of its two inputs."""
+    config = read_config(write_checkpoint(tmp_path / "model", "deepseek_v3", num_nextn_predict_layers=1))
+    drafting = with_head(config)
+    assert drafting.num_hidden_layers == config.num_hidden_layers + 1
+    described = {"dtype": "float32", "cache_dtype": "float32", "keep_fp8": False}
+    hidden, head = config.hidden_size, config.num_hidden_layers
+    (projection,) = (
+        s for s in sites(drafting, **described) if s.shape == f"{hidden} x {2 * hidden}" and s.op == "linear"
+    )
+    assert projection.layers[-1] == head
+    (attention,) = (site for site in sites(drafting, **described) if site.op == "mla_attention")
+    assert attention.layers == tuple(range(head + 1))
+    assert all(head not in site.layers for site in sites(config, **described))
