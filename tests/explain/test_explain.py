@@ -342,4 +342,5 @@ def test_a_processor_without_the_instructions_of_a_backend_is_reported(tiny: dic
         (row,) = [row for row in found.rows if row.op == "linear"]
         assert (row.chosen, row.refusal) == (chosen, "")
         objected = [other.name for other in row.others if other.objections]
-        assert objected == ([] if chosen == "onednn" else ["onednn"])
+        assert ("onednn" in objected) == (chosen == "torch")
+        assert set(objected) <= {"onednn", "triton"}
