@@ -88,6 +88,7 @@ class Engine:
         whole = read_config(folder)
         if config.drafts == "mtp":
             whole = with_head(whole)
+        assert config.drafts == "none" or not whole.has_states, "rejected drafts would stay in the states"
         model_config = sharded(whole, group.count)
         index = one_by_one(read_index(folder), whole)
 

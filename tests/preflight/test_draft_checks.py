@@ -11,6 +11,7 @@ from appliance.home import Home
 from appliance.plan.launch import NativePlan
 from tests.preflight.test_preflight_checks import look, only
 from tests.tiny import write_checkpoint
+from tests.tiny_deepseek_v4 import write_deepseek_v4
 
 
 @pytest.fixture
@@ -18,10 +19,16 @@ def tiny(home: Home) -> Path:
     return write_checkpoint(home.models / "tiny")
 
 
-def test_drafts_are_refused_where_they_cannot_be_taken_back(home: Home) -> None:
-    write_checkpoint(home.models / "tiny", "qwen3_next")
-    finding = only(look(home, {"speculative-config.method": "ngram"}))
-    assert (finding.id, finding.value) == ("drafts-with-states", "ngram")
+@pytest.mark.parametrize(
+    ("family", "method"), [("qwen3_next", "ngram"), ("deepseek_v4", "ngram"), ("deepseek_v4", "mtp")]
+)
+def test_drafts_are_refused_where_they_cannot_be_taken_back(home: Home, family: str, method: str) -> None:
+    if family == "deepseek_v4":
+        write_deepseek_v4(home.models / "tiny")
+    else:
+        write_checkpoint(home.models / "tiny", family)
+    finding = only(look(home, {"speculative-config.method": method}))
+    assert (finding.id, finding.value) == ("drafts-with-states", method)
     assert finding.fix
     assert look(home, finding.fix.patch).plan is not None
 

@@ -42,8 +42,8 @@ def _native(subject: Subject) -> Iterator[Finding]:
     if subject.config.has_states:
         yield _error(
             "drafts-with-states", METHOD, method,
-            f"{subject.config.architecture} carries recurrent states, which the native engine cannot take back when a "
-            "draft is rejected.",
+            f"{subject.config.architecture} keeps a state of each sequence, which the native engine cannot take back "
+            "when a draft is rejected.",
             _NO_DRAFTS,
         )  # fmt: skip
     elif method == "mtp" and not with_head(subject.config).drafts:
