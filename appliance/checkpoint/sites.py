@@ -123,7 +123,7 @@ def _compressed_attention(
     beside = f", {seen} of {mixer.ratio} tokens" if mixer.ratio else ""
     yield Site("compressed_attention", f"{heads} heads of {dim}, window of {mixer.window:,}{beside}", cache_dtype)
     columns = heads // mixer.num_groups * dim
-    yield Site("grouped_linear", f"{mixer.num_groups} groups of {mixer.group_rank:,} x {columns:,}", dtype)
+    yield Site("grouped_linear", f"{mixer.num_groups} x {mixer.group_rank:,} x {columns:,}", dtype)
 
 
 def _compressor(config: ModelConfig, mixer: CompressedAttention, dim: int, cache_dtype: str) -> Iterator[Site]:

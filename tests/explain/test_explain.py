@@ -30,6 +30,7 @@ from kernels.cast.setting import cast_summary
 from kernels.catalogue import OPS
 from kernels.selection import explain as explain_ops
 from tests.tiny import FAMILIES, aligned, write_checkpoint
+from tests.tiny_deepseek_v4 import write_deepseek_v4
 
 GIB = 1 << 30
 MACHINE = Machine(
@@ -145,6 +146,23 @@ def test_every_op_has_the_places_where_it_is_called(home: Home, tiny: dict[str, 
     assert embedding == {"shape": "256 x 192", "dtype": "bfloat16", "layers": []}
     printed = " ".join(ask(home, tiny, "--gpu", "H100").output.split())
     assert "Embedding 512 x 192 bfloat16 once a step" in printed
+
+
+def test_every_op_of_deepseek_v4_has_its_places(home: Home, tiny: dict[str, Any]) -> None:
+    """Each of two ranks has half of the heads, and of their groups."""
+    write_deepseek_v4(home.models / "v4", torch_dtype="bfloat16")
+    for ranks, shape in ((1, "2 x 16 x 64"), (2, "1 x 16 x 64")):
+        document = tiny | {"model": {"path": "v4"}, "tensor-parallel-size": ranks}
+        found = rows(ask(home, document, "--gpu", "H100", "--json"))
+        assert not {op for op, row in found.items() if not row["sites"]}
+        assert [site["shape"] for site in found["grouped_linear"]["sites"]] == [shape]
+
+
+def test_a_layer_that_drafts_has_its_places(home: Home, tiny: dict[str, Any]) -> None:
+    write_checkpoint(home.models / "tiny", "deepseek_v3", dtype="bfloat16", num_nextn_predict_layers=1)
+    for method, layers in (("none", [0, 1, 2]), ("mtp", [0, 1, 2, 3])):
+        found = rows(ask(home, tiny | {"speculative-config": {"method": method}}, "--gpu", "H100", "--json"))
+        assert [site["layers"] for site in found["mla_attention"]["sites"]] == [layers]
 
 
 @pytest.mark.parametrize(

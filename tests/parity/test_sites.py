@@ -116,7 +116,7 @@ def test_compressed_entries_and_the_groups_of_heads(tmp_path: Path) -> None:
     compressors = {(site.shape, site.layers) for site in found if site.op == "compressor"}
     assert compressors == {("32 of 4 tokens", (1, 3)), ("32 of 128 tokens", (2,))}
     (grouped,) = (site for site in found if site.op == "grouped_linear")
-    assert (grouped.shape, grouped.layers) == ("2 groups of 16 x 64", (0, 1, 2, 3, 4))
+    assert (grouped.shape, grouped.layers) == ("2 x 16 x 64", (0, 1, 2, 3, 4))
     assert not any(site.op == "linear" and site.shape == "32 x 64" for site in found if site.dtype != "float32")
     attending = [site.layers for site in found if site.op == "compressed_attention"]
     assert attending == [(0, 4), (1, 3), (2,)]
@@ -127,7 +127,7 @@ def test_the_layer_that_drafts_is_one_more(tmp_path: Path) -> None:
     config = read_config(write_checkpoint(tmp_path / "model", "deepseek_v3", num_nextn_predict_layers=1))
     drafting = with_head(config)
     assert drafting.num_hidden_layers == config.num_hidden_layers + 1
-    described = {"dtype": "float32", "cache_dtype": "float32", "keep_fp8": False}
+    described: dict[str, Any] = {"dtype": "float32", "cache_dtype": "float32", "keep_fp8": False}
     hidden, head = config.hidden_size, config.num_hidden_layers
     (projection,) = (
         s for s in sites(drafting, **described) if s.shape == f"{hidden} x {2 * hidden}" and s.op == "linear"
