@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from appliance.checkpoint.families import deepseek_v4 as checkpoint
-from appliance.checkpoint.families.base import Projection
 from appliance.checkpoint.model_config import Indexing
 from appliance.models.base import BuildContext
 from appliance.models.batch import CompressedCache, ForwardBatch, LayerCache
-from appliance.models.layers.linear import Linear
+from appliance.models.layers.linear import Linear, linear_of
 from appliance.models.layers.norm import RMSNorm
 from appliance.models.layers.weight import Weight
 from kernels.compressed_attention.reference import Entries
@@ -28,14 +27,14 @@ class CompressedAttention:
         config, self._mixer = context.config, checkpoint.mixer_of(context.config, layer)
         mixer, at = self._mixer, checkpoint.prefix(config, layer)
         self._heads, self._dim, self._eps = config.num_attention_heads, config.head_dim, config.rms_norm_eps
-        self.from_hidden = _linear(context, *checkpoint.from_hidden(config, layer))
+        self.from_hidden = linear_of(context, *checkpoint.from_hidden(config, layer))
         self.query_norm = RMSNorm(context, f"{at}q_norm", mixer.query_rank)
-        self.query_from_latent = _linear(context, checkpoint.query_from_latent(config, layer))
+        self.query_from_latent = linear_of(context, checkpoint.query_from_latent(config, layer))
         self.entry_norm = RMSNorm(context, f"{at}kv_norm", config.head_dim)
         self.sinks = context.empty(config.num_attention_heads, dtype=torch.float32)
         self._grouped = checkpoint.grouped(config, layer)
         self.grouped = Weight(context, self._grouped.name, self._grouped.rows, self._grouped.columns, expanded=True)
-        self.out = _linear(context, checkpoint.output(config, layer))
+        self.out = linear_of(context, checkpoint.output(config, layer))
         self.compressor = Compressor(context, layer, f"{at}compressor.", config.head_dim) if mixer.ratio else None
         self.indexer = CompressedIndexer(context, layer, mixer.indexing, cos_sin) if mixer.indexing else None
         self._at, self._cos_sin, self._kernels = at, cos_sin, context.kernels
@@ -131,7 +130,7 @@ class CompressedIndexer:
     def __init__(self, context: BuildContext, layer: int, indexing: Indexing, cos_sin: Tensor) -> None:
         config, self._at = context.config, f"{checkpoint.prefix(context.config, layer)}indexer."
         self._indexing, self._ratio = indexing, checkpoint.mixer_of(config, layer).ratio
-        self.query = _linear(context, checkpoint.index_query(config, layer))
+        self.query = linear_of(context, checkpoint.index_query(config, layer))
         self.weights = context.empty(indexing.num_heads, config.hidden_size, dtype=torch.float32)
         self.compressor = Compressor(context, layer, f"{self._at}compressor.", indexing.head_dim, keys=True)
         self._cos_sin, self._kernels = cos_sin, context.kernels
@@ -152,7 +151,3 @@ class CompressedIndexer:
         yield from self.query.destinations()
         yield f"{self._at}weights_proj.weight", self.weights
         yield from self.compressor.destinations()
-
-
-def _linear(context: BuildContext, *product: Projection) -> Linear:
-    return Linear(context, "", product[0].columns, {part.name: part.rows for part in product})

@@ -10,7 +10,7 @@ from torch import Tensor
 from appliance.checkpoint.families import indexer as checkpoint
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, LatentCache
-from appliance.models.layers.linear import Linear
+from appliance.models.layers.linear import linear_of
 from kernels.index_cache.norm import KeyNorm
 from kernels.indexer.chosen import Chosen
 from kernels.paged_attention.metadata import AttentionMetadata
@@ -23,8 +23,8 @@ class Indexer:
         config = context.config
         self._indexing, self._at = checkpoint.indexing_of(config, layer), checkpoint.prefix(config, layer)
         query, key = checkpoint.query(config, layer), checkpoint.key(config, layer)
-        self.query = Linear(context, "", query.columns, {query.name: query.rows})
-        self.key = Linear(context, "", key.columns, {key.name: key.rows})
+        self.query = linear_of(context, query)
+        self.key = linear_of(context, key)
         weight, bias = (context.empty(key.rows, dtype=torch.float32) for _ in range(2))
         self.norm = KeyNorm(weight, bias, checkpoint.NORM_EPS)
         self.weights = context.empty(self._indexing.num_heads, config.hidden_size, dtype=torch.float32)

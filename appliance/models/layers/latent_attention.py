@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from appliance.checkpoint.families import latent_attention as checkpoint
-from appliance.checkpoint.families.base import Projection
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, LatentCache, LayerCache
 from appliance.models.layers.indexer import Indexer
-from appliance.models.layers.linear import Linear
+from appliance.models.layers.linear import Linear, linear_of
 from appliance.models.layers.norm import RMSNorm
 from appliance.models.layers.weight import Weight
 
@@ -26,16 +25,16 @@ class LatentAttention:
         mixer, at = checkpoint.mixer_of(config, layer), checkpoint.prefix(config, layer)
         self.num_heads, self._mixer = config.num_attention_heads, mixer
         products = checkpoint.from_hidden(config, layer)
-        self.from_hidden = [_linear(context, *product) for product in products]
+        self.from_hidden = [linear_of(context, *product) for product in products]
         self._widths = [part.rows for product in products for part in product]
         self.query_norm = self.query_from_latent = None
         if mixer.query_rank is not None:
             self.query_norm = RMSNorm(context, at + checkpoint.QUERY_NORM, mixer.query_rank, mixer.norm_eps)
-            self.query_from_latent = _linear(context, checkpoint.query_from_latent(config, layer))
+            self.query_from_latent = linear_of(context, checkpoint.query_from_latent(config, layer))
         self.latent_norm = RMSNorm(context, at + checkpoint.LATENT_NORM, mixer.kv_rank, mixer.norm_eps)
         self._kv_b = checkpoint.keys_and_values(config, layer)
         self.kv_b = Weight(context, self._kv_b.name, self._kv_b.rows, self._kv_b.columns, expanded=True)
-        self.out = _linear(context, checkpoint.output(config, layer))
+        self.out = linear_of(context, checkpoint.output(config, layer))
         self.indexer = Indexer(context, layer, cos_sin) if config.layers[layer].index is not None else None
         self._cos_sin = cos_sin
         self._kernels = context.kernels
@@ -102,7 +101,3 @@ class LatentAttention:
         if self.query_from_latent is not None:
             yield self.query_from_latent
         yield self.out
-
-
-def _linear(context: BuildContext, *product: Projection) -> Linear:
-    return Linear(context, "", product[0].columns, {part.name: part.rows for part in product}, product[0].bias)

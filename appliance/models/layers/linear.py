@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from appliance.checkpoint.families.base import Projection
 from appliance.models.base import BuildContext
 from appliance.models.layers.weight import Weight
 
@@ -59,3 +60,8 @@ def rows_by_part(heads: int, sizes: tuple[int, ...], device: torch.device) -> tu
     starts = torch.arange(heads, device=device)[:, None] * sum(sizes)
     offsets = torch.arange(sum(sizes), device=device).split(sizes)
     return tuple((starts + offset).flatten() for offset in offsets)
+
+
+def linear_of(context: BuildContext, *product: Projection) -> Linear:
+    """Projections of one input, as the checkpoint's family describes them."""
+    return Linear(context, "", product[0].columns, {part.name: part.rows for part in product}, product[0].bias)
