@@ -185,4 +185,4 @@ def test_a_step_stays_within_its_workspace(monkeypatch, name, lens):
 
 
 def test_every_backend_of_the_engine_says_what_it_works_in():
-    assert set(_BY_BACKEND) == {backend.name for backend in DELTA_RULE.of("native")}
+    assert set(_BY_BACKEND) == {backend.name for backend in DELTA_RULE.of("native") if backend.function}
