@@ -36,8 +36,8 @@ CACHES = {"bfloat16": torch.bfloat16, "float8_e4m3fn": torch.float8_e4m3fn}
 FACES = (
     "causal_conv.triton", "delta_rule.triton", "embedding.triton", "fp8_linear.triton", "fused_moe.sort",
     "fused_moe.triton", "gated_activation.triton", "gated_norm.triton", "index_cache.triton", "indexer.triton",
-    "latent_cache.triton", "linear.triton", "mla_attention.triton", "moe_routing.triton", "paged_attention.triton", "rms_norm.triton",
-    "rotary_cache.triton", "sparse_mla.triton",
+    "latent_cache.triton", "linear.triton", "mla_attention.triton", "moe_routing.triton", "paged_attention.triton",
+    "rms_norm.triton", "rotary_cache.triton", "sparse_mla.triton",
 )  # fmt: skip
 
 # As published, but for the number of layers: a step takes no more with more of them.
