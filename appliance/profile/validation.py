@@ -203,7 +203,8 @@ def _judge_number(setting: Setting, number: float, given: Any) -> Iterator[Probl
     high = setting.maximum is not None and number > setting.maximum
     if (isinstance(number, float) and not math.isfinite(number)) or low or at_open_end or high:
         unit = f" {setting.unit}" if setting.unit else ""
-        remedy = f"Give a value {setting.range_text()}{unit}."
+        limits = setting.range_text()
+        remedy = f"Give a value {'of ' * limits.startswith('at ')}{limits}{unit}."
         seen = shown(given)
         told = f"{seen:,}" if isinstance(seen, int) else seen
         yield _problem(setting, given, f"{told} is out of range.", remedy)

@@ -124,7 +124,7 @@ async def test_saving_without_a_change_says_so_and_makes_no_revision(client, sto
     ("key", "typed", "remedy"),
     [
         ("max-num-seqs", "many", "at least 1 and at most 4,096"),
-        ("max-num-seqs", "0", "Give a value at least 1 and at most 4,096"),
+        ("max-num-seqs", "0", "Give a value of at least 1 and at most 4,096"),
         ("name", "Chat Room", "lower-case letters"),
         ("dtype", "int4", "one of: auto, float32"),
         ("kv-cache-memory-bytes", "2 parsecs", "KiB, MiB, GiB"),
