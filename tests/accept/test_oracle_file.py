@@ -78,7 +78,11 @@ def test_a_damaged_file_is_refused_by_field(tmp_path: Path, where: tuple[Any, ..
     assert field.split(".")[-1].partition("[")[0] in str(raised.value)
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\x1f\x8b\x08cut", gzip.compress(b"{}")[:-6]])
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b"\x1f\x8b\x08cut", gzip.compress(b"{}")[:-6]],
+    ids=["empty", "half an object", "a list", "no gzip", "half a gzip"],
+)
 def test_what_is_no_oracle_is_refused(tmp_path: Path, raw: bytes):
     path = tmp_path / "oracle.json"
     path.write_bytes(raw)
