@@ -17,7 +17,7 @@ from kernels.launch import architecture, cdiv, launch
 from kernels.linear import variants
 from kernels.variants import Variant
 
-# Outputs of a product that is split, at most: of more tiles than there are counters, none is.
+# Tiles of a product that is split, at most: there are fewer than processors, or it would not be.
 _COUNTERS = 1 << 14
 
 
