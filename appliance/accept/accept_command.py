@@ -22,8 +22,8 @@ from appliance.bench.command_options import (
     OutFile,
     check_out_files,
     positive,
+    publish,
     read_key,
-    save,
 )
 
 if TYPE_CHECKING:
@@ -275,19 +275,8 @@ def _texts(path: Path | None) -> dict[str, str] | None:
 
 
 def _write(report: Report, json_file: Path | None, html_file: Path | None) -> None:
-    """First on the terminal, which cannot be full."""
+    from appliance.accept.page import render
+    from appliance.accept.printing import show
     from appliance.accept.report import as_json
 
-    text = as_json(report)
-    if json_file == STDOUT:
-        click.echo(text, nl=False)
-    else:
-        from appliance.accept.printing import show
-
-        show(report)
-    if json_file is not None and json_file != STDOUT:
-        save(json_file, text)
-    if html_file is not None:
-        from appliance.accept.page import render
-
-        save(html_file, render(report))
+    publish(as_json(report), partial(show, report), partial(render, report), json_file, html_file)

@@ -19,12 +19,11 @@ from appliance.bench.command_options import (
     KEY,
     NOT_MEASURABLE,
     SOME_FAILED,
-    STDOUT,
     OutFile,
     check_out_files,
     positive,
+    publish,
     read_key,
-    save,
 )
 from appliance.bench.load import Arrivals, Load
 from appliance.bench.prompts import Prompt, from_file
@@ -159,17 +158,8 @@ def _allow_connections(wanted: int) -> None:
 
 
 def _write(report: Report, json_file: Path | None, html_file: Path | None) -> None:
-    """First on the terminal, which cannot be full."""
+    from appliance.bench.page import render
+    from appliance.bench.printing import show
+
     text = msgspec.json.format(msgspec.json.encode(report)).decode() + "\n"
-    if json_file == STDOUT:
-        click.echo(text, nl=False)
-    else:
-        from appliance.bench.printing import show
-
-        show(report)
-    if json_file is not None and json_file != STDOUT:
-        save(json_file, text)
-    if html_file is not None:
-        from appliance.bench.page import render
-
-        save(html_file, render(report))
+    publish(text, partial(show, report), partial(render, report), json_file, html_file)

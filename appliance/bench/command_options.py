@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -55,7 +56,25 @@ def check_out_files(json_file: Path | None, html_file: Path | None) -> None:
             raise click.UsageError(f"{file} cannot be written: {file.parent} is not a writable folder.")
 
 
-def save(file: Path, text: str) -> None:
+def publish(
+    text: str, show: Callable[[], None], page: Callable[[], str], json_file: Path | None, html_file: Path | None
+) -> None:
+    """A report: on the terminal first, which cannot be full, and then into the files that were asked for.
+
+    `text` is the report as JSON; where `json_file` is a dash, standard output gets it and nothing else. Otherwise
+    `show` prints the report for people. `page` renders it as HTML. Raises click.ClickException.
+    """
+    if json_file == STDOUT:
+        click.echo(text, nl=False)
+    else:
+        show()
+    if json_file is not None and json_file != STDOUT:
+        _save(json_file, text)
+    if html_file is not None:
+        _save(html_file, page())
+
+
+def _save(file: Path, text: str) -> None:
     try:
         file.write_text(text)
     except OSError as error:
