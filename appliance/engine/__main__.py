@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import platform
 import sys
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--pipe", metavar="FD", type=int, help="what the first rank tells this one over")
     options = parser.parse_args()
     keep_memory()
+    gc.disable()  # until everything is imported: collecting in between only costs time
     if options.rank is not None:
         return run_follower(options.rank, options.pipe, options.connect, options.parent)
     link = CoreLink(options.connect)
@@ -48,6 +50,10 @@ def main() -> int:
     try:
         activity.enter("importing torch")
         from appliance.engine.core import run  # while preflight is still looking at the profile
+
+        # What has been imported stays: the collector need never walk it.
+        gc.freeze()
+        gc.enable()
 
         run(link, activity, totals)
     except Exception as error:  # noqa: BLE001 - the one place where a core's exception is reported

@@ -90,6 +90,7 @@ def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
 def _serve(
     config: EngineConfig, followers: Followers, link: CoreLink, activity: Activity, totals: list[Counters]
 ) -> None:
+    activity.enter("getting its kernels ready")
     prepare(config, _log)
     group: Group = ALONE
     if config.ranks > 1:
@@ -103,6 +104,8 @@ def _serve(
     core = Core(config, report, _log, group)
     engine = core.engine
     link.send(engine.loaded)
+    activity.enter("idle")
+    _log(", ".join(f"{where} {seconds:.2f} s" for where, seconds in activity.taken.items()))
     while True:
         activity.enter("idle" if engine.idle else "step")
         messages = _messages(link, 0 if core.has_work else IDLE_WAIT_S)

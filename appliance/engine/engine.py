@@ -97,6 +97,7 @@ class Engine:
         model = build(BuildContext(model_config, kernels, device, dtype, config.max_model_len, config.keep_fp8, group))
         optional = {name: place for name, place in model.optional_destinations().items() if name in index.tensors}
         destinations = {**model.destinations(), **optional}
+        started = time.perf_counter()
         weight_bytes = load_weights(
             index,
             destinations,
@@ -105,6 +106,8 @@ class Engine:
             ),
             shards(whole, group.rank, group.count),
         )
+        seconds = time.perf_counter() - started
+        log(f"{weight_bytes / 1e9:.2f} GB of weights in {seconds:.2f} s, {weight_bytes / seconds / 1e9:.1f} GB/s")
         unused = unused_tensors(index, destinations)
         if unused:
             log(f"{len(unused):,} tensors of the checkpoint are not used by this model, such as {unused[0]}")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -21,13 +22,16 @@ STOP_WITHIN_S = 2.0  # beyond, the stop goes on without the thread
 
 @dataclass
 class Activity:
-    """What the main loop is doing; it alone writes, the heartbeat reads."""
+    """What the main loop is doing; it alone writes, the heartbeat reads. `taken` are the seconds of each so far."""
 
     where: str = "starting"
     since: float = field(default_factory=time.monotonic)
+    taken: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def enter(self, where: str) -> None:
-        self.where, self.since = where, time.monotonic()
+        now = time.monotonic()
+        self.taken[self.where] += now - self.since
+        self.where, self.since = where, now
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import itertools
 import os
 import secrets
@@ -264,6 +265,8 @@ def follow(rank: int, pipe: Connection, folder: Path) -> None:
     """What a process of rank 1 and up does: what it is told, until it is told to end."""
     from appliance.engine.core import Core, prepare
 
+    gc.freeze()  # as the first rank
+    gc.enable()
     config = msgspec.msgpack.decode(pipe.recv_bytes(), type=EngineConfig)
 
     def log(line: str) -> None:

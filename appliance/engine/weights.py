@@ -1,11 +1,10 @@
-"""Fill a model's parameters from safetensors files, in the order in which the bytes lie on the disk."""
+"""Fill a model's parameters from safetensors files: where each tensor goes, and in which form."""
 
 from __future__ import annotations
 
+import functools
 import math
-import mmap
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from appliance.checkpoint.layout import IGNORED_SUFFIXES
 from appliance.checkpoint.quantization import BLOCK, MX_BLOCK, is_scale, scale_of, weight_of
 from appliance.checkpoint.safetensors import TensorEntry, TensorIndex
 from appliance.checkpoint.sharding import Shard, Shards
+from appliance.engine.readers import PART_BYTES, Part, read_parts
 
 TORCH_DTYPES = {
     "F32": torch.float32,
@@ -41,73 +41,125 @@ def load_weights(
     shards: Shards | None = None,
 ) -> int:
     """Copy every tensor of `index` to its destination, converting its dtype; of those among `shards` what these say.
-    Returns the bytes of all that were read or skipped.
+    Returns the bytes of all whose destinations there are. They are read by several threads, in the order in which they
+    lie on the disk.
 
     `report(done, total)` is called as bytes are read, at most a few hundred times.
 
     Raises:
         ValueError: a tensor that the model needs is not there, has another shape, or is quantised where the config does
             not say so, or not where it does.
+        CheckpointError: a file cannot be read, or ends too soon.
     """
     missing = sorted(set(destinations) - set(index.tensors))
     if missing:
         raise ValueError(
             f"the checkpoint lacks {len(missing):,} tensors that its config requires, such as {missing[0]}"
         )
+    if not destinations:
+        return 0
     wanted = sorted(
         ((name, entry) for name, entry in index.tensors.items() if name in destinations),
         key=lambda item: (item[1].file, item[1].begin),
     )
-    total = sum(entry.end - entry.begin for _, entry in wanted)
-    done = reported = 0
-    for name, entry, source in _tensors(wanted):
-        destination = destinations[name]
-        of_one = not destination.shape and math.prod(entry.shape) == 1  # one number, however it is stored
+    parts: list[Part] = []
+    for name, entry in wanted:
         shard = shards.get(name) if shards else None
-        scale = scale_of(name, destinations)
-        if (entry.dtype in QUANTISED) != (scale is not None):
-            raise ValueError(f"{name} is {entry.dtype}, which contradicts quantization_config in the config")
-        in_fp4 = scale is not None and destinations[scale].dtype == FP4_SCALES
-        if in_fp4 != (entry.dtype in QUANTISED[1:]):
-            raise ValueError(f"{name} is {entry.dtype}, which contradicts the format of experts in the config")
-        shape = tuple(destination.shape) if shard is None else shard.shape
-        if in_fp4 and shard is None:
-            shape = (shape[0], shape[1] // 2)
-        if tuple(entry.shape) != shape and not of_one:
-            raise ValueError(f"{name} has the shape {list(entry.shape)}; the config requires {list(shape)}")
-        if in_fp4:
-            source = _unpacked(source if shard is None else _taken(source, shard))
-            destination.copy_(source)
-        elif shard is None:
-            destination.copy_(source.view(destination.shape))
-        else:
-            _copy_shard(destination, source, shard)
-        done += entry.end - entry.begin
-        if (done - reported) * 200 >= total or done == total:
-            report(done, total)
+        in_fp4 = _check(name, entry, destinations, shard)
+        parts += _parts(name, entry, destinations[name], shard, in_fp4)
+    total, read = sum(entry.end - entry.begin for _, entry in wanted), sum(part.end - part.begin for part in parts)
+    done = reported = 0
+
+    def progress(count: int) -> None:
+        nonlocal done, reported
+        done += count
+        if (done - reported) * 200 >= read or done == read:
+            report(total * done // read, total)
             reported = done
+
+    read_parts(parts, next(iter(destinations.values())).device, progress)
     _multiply_out(destinations)
-    return done
+    return total
 
 
-def _copy_shard(destination: Tensor, source: Tensor, shard: Shard) -> None:
+def _check(name: str, entry: TensorEntry, destinations: Mapping[str, Tensor], shard: Shard | None) -> bool:
+    """Whether it is in MXFP4. Raises ValueError where it does not fit its destination."""
+    destination = destinations[name]
+    scale = scale_of(name, destinations)
+    if (entry.dtype in QUANTISED) != (scale is not None):
+        raise ValueError(f"{name} is {entry.dtype}, which contradicts quantization_config in the config")
+    in_fp4 = scale is not None and destinations[scale].dtype == FP4_SCALES
+    if in_fp4 != (entry.dtype in QUANTISED[1:]):
+        raise ValueError(f"{name} is {entry.dtype}, which contradicts the format of experts in the config")
+    shape = tuple(destination.shape) if shard is None else shard.shape
+    if in_fp4 and shard is None:
+        shape = (shape[0], shape[1] // 2)
+    of_one = not destination.shape and math.prod(entry.shape) == 1  # one number, however it is stored
+    if tuple(entry.shape) != shape and not of_one:
+        raise ValueError(f"{name} has the shape {list(entry.shape)}; the config requires {list(shape)}")
+    if entry.dtype not in TORCH_DTYPES:
+        raise ValueError(f"{name} is {entry.dtype}, which the native engine does not support")
+    return in_fp4
+
+
+def _parts(name: str, entry: TensorEntry, destination: Tensor, shard: Shard | None, in_fp4: bool) -> Iterator[Part]:
+    """Of one tensor: those of its rows that are wanted, and of these all columns."""
+    shape, dtype = tuple(entry.shape) or (1,), TORCH_DTYPES[entry.dtype]
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    if not destination.shape:
+        destination = destination.view(shape)
+    ranges: tuple[range, ...] = (range(shape[0]),)
+    columns: Shard | None = None
+    if shard is not None and shard.dim == 0:
+        ranges = shard.ranges
+    elif shard is not None:
+        columns = shard
+    as_it_is = dtype == destination.dtype and columns is None and not in_fp4
     start = 0
-    for part in shard.ranges:
-        destination.narrow(shard.dim, start, len(part)).copy_(source.narrow(shard.dim, part.start, len(part)))
-        start += len(part)
-    rest = destination.shape[shard.dim] - start
-    if rest:
-        destination.narrow(shard.dim, start, rest).zero_()
+    for rows in ranges:
+        place = destination.narrow(0, start, len(rows))
+        start += len(rows)
+        begin, end = (entry.begin + row * row_bytes for row in (rows.start, rows.stop))
+        if as_it_is and place.is_contiguous():
+            room = place.flatten().view(torch.uint8)
+            for at in range(begin, end, PART_BYTES):
+                upto = min(at + PART_BYTES, end)
+                yield Part(name, entry.file, at, upto, room=room[at - begin : upto - begin])
+            continue
+        for some in place.split(max(PART_BYTES // max(row_bytes, 1), 1)):
+            size = len(some) * row_bytes
+            convert = functools.partial(_convert, some, dtype, (len(some), *shape[1:]), columns, in_fp4)
+            yield Part(name, entry.file, begin, begin + size, take=convert)
+            begin += size
+    if start < len(destination):
+        destination[start:].zero_()
 
 
-def _taken(source: Tensor, shard: Shard) -> Tensor:
-    return torch.cat([source.narrow(shard.dim, part.start, len(part)) for part in shard.ranges], dim=shard.dim)
+def _convert(
+    place: Tensor, dtype: torch.dtype, shape: tuple[int, ...], columns: Shard | None, in_fp4: bool, stored: Tensor
+) -> None:
+    """Fill `place` from the bytes of some rows."""
+    rows = stored.view(dtype).view(shape)
+    taken = [rows]
+    if columns is not None:
+        taken = [rows.narrow(columns.dim, part.start, len(part)) for part in columns.ranges]
+    dim = 0 if columns is None else columns.dim
+    if in_fp4:
+        place.copy_(_unpacked(torch.cat(taken, dim)))
+        return
+    start = 0
+    for part in taken:
+        size = part.shape[dim]
+        place.narrow(dim, start, size).copy_(part)
+        start += size
+    place.narrow(dim, start, place.shape[dim] - start).zero_()
 
 
 def _unpacked(codes: Tensor) -> Tensor:
     """Two numbers a byte, the first in its lower half: [rows, columns / 2] -> [rows, columns] float32, not scaled."""
     bits = codes.view(torch.uint8).int()
-    return torch.tensor(FP4_VALUES)[torch.stack((bits & 15, bits >> 4), dim=-1).flatten(-2)]
+    values = torch.tensor(FP4_VALUES, device=codes.device)
+    return values[torch.stack((bits & 15, bits >> 4), dim=-1).flatten(-2)]
 
 
 def _multiply_out(destinations: Mapping[str, Tensor]) -> None:
@@ -127,37 +179,3 @@ def _multiply_out(destinations: Mapping[str, Tensor]) -> None:
 def unused_tensors(index: TensorIndex, destinations: Mapping[str, Tensor]) -> list[str]:
     """Tensors of the checkpoint that the model does not use, for a line in the log."""
     return sorted(name for name in index.tensors if name not in destinations and not name.endswith(IGNORED_SUFFIXES))
-
-
-def _tensors(wanted: list[tuple[str, TensorEntry]]) -> Iterator[tuple[str, TensorEntry, Tensor]]:
-    """The files' tensors, memory-mapped; each is valid until the next is requested."""
-    mapped: mmap.mmap | None = None
-    current: Path | None = None
-    for name, entry in wanted:
-        if entry.file != current:
-            with entry.file.open("rb") as file:
-                mapped = mmap.mmap(
-                    file.fileno(), 0, access=mmap.ACCESS_COPY
-                )  # a private view, as torch wants it writable
-            mapped.madvise(mmap.MADV_SEQUENTIAL)
-            current = entry.file
-        dtype = TORCH_DTYPES.get(entry.dtype)
-        if dtype is None:
-            raise ValueError(f"{name} is {entry.dtype}, which the native engine does not support")
-        assert mapped is not None
-        count = (entry.end - entry.begin) // dtype.itemsize
-        source = (
-            torch.frombuffer(mapped, dtype=dtype, count=count, offset=entry.begin)
-            if count
-            else torch.empty(0, dtype=dtype)
-        )
-        yield name, entry, source.view(entry.shape)
-        _let_go(mapped, entry)
-
-
-def _let_go(mapped: mmap.mmap, entry: TensorEntry) -> None:
-    """Give back the pages that a tensor was read from: otherwise a file would be in this process's memory as a whole,
-    beside the copy of it. They stay in the system's cache of files."""
-    start = entry.begin - entry.begin % mmap.PAGESIZE
-    if entry.end > start:
-        mapped.madvise(mmap.MADV_DONTNEED, start, entry.end - start)

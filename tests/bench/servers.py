@@ -64,9 +64,13 @@ class Server:
     def run(self, client: Client, load: Load, seed: object) -> Measured:
         return client.run(self.url, self.model, load, seed)
 
-    def processor_s(self) -> float:
+    @property
+    def pid(self) -> int:
         assert self._process is not None
-        return processor_s(self._process.pid)
+        return self._process.pid
+
+    def processor_s(self) -> float:
+        return processor_s(self.pid)
 
     def end(self) -> None:
         if self._process is not None:

@@ -1,0 +1,77 @@
+"""`python -m tests.gpu.bench.loading_rates FILE ...`: how fast this machine brings files into a GPU's memory at best.
+Prints one JSON object in GB/s: `cache`, several threads copying the files, which are in the system's cache, into small
+buffers; `bus`, pinned memory to the GPU; `disk`, as `cache`, of a part that has been dropped from it before."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+THREADS = min(8, len(os.sched_getaffinity(0)))
+BUFFER = 8 << 20
+PINNED = 256 << 20
+COPIES = 16
+OF_DISK = 2 << 30
+ROUNDS = 3
+
+
+def read_rate(files: Sequence[Path], most: int | None = None) -> float:
+    """Bytes a second of all files, or of the first `most` bytes of the first."""
+    opened = [os.open(file, os.O_RDONLY) for file in files]
+    places = [(file, at) for file in opened for at in range(0, most or os.fstat(file).st_size, BUFFER)]
+    buffers = [memoryview(mmap.mmap(-1, BUFFER)) for _ in range(THREADS)]
+
+    def read(thread: int) -> int:
+        return sum(os.preadv(file, [buffers[thread]], at) for file, at in places[thread::THREADS])
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        started = time.perf_counter()
+        total = sum(pool.map(read, range(THREADS)))
+        taken = time.perf_counter() - started
+    for file in opened:
+        os.close(file)
+    return total / taken
+
+
+def disk_rate(file: Path) -> float:
+    os.sync()
+    opened = os.open(file, os.O_RDONLY)
+    os.posix_fadvise(opened, 0, OF_DISK, os.POSIX_FADV_DONTNEED)
+    os.close(opened)
+    return read_rate([file], min(OF_DISK, file.stat().st_size))
+
+
+def bus_rate() -> float:
+    source = torch.empty(PINNED, dtype=torch.uint8, pin_memory=True)
+    room = torch.empty(PINNED, dtype=torch.uint8, device="cuda")
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    found = []
+    for _ in range(ROUNDS):
+        start.record()
+        for _ in range(COPIES):
+            room.copy_(source, non_blocking=True)
+        end.record()
+        end.synchronize()
+        found.append(COPIES * PINNED / start.elapsed_time(end) * 1e3)
+    return statistics.median(found)
+
+
+def main() -> None:
+    files = [Path(name) for name in sys.argv[1:]]
+    disk = disk_rate(files[0])
+    read_rate(files)
+    cache = statistics.median(read_rate(files) for _ in range(ROUNDS))
+    print(json.dumps({"cache": cache / 1e9, "bus": bus_rate() / 1e9, "disk": disk / 1e9}))
+
+
+if __name__ == "__main__":
+    main()
