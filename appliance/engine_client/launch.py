@@ -70,6 +70,7 @@ class NativeLaunch(EngineLaunch):
         self._end_phase(Phase.PREFLIGHT)
         self.launch.change(State.STARTING)
         self._phase(Phase.CORE_START)
+        self._do(_read_ahead(plan))
         await self._hello.wait()
         await self._core.channel.listening()
         # The core was started before its GPU was known, and has not touched any yet.
@@ -175,6 +176,12 @@ class NativeLaunch(EngineLaunch):
             case Fatal():
                 self.fatal = message
                 self._loop.call_later(FATAL_GRACE_S, self.finish, End(state=State.FAILED))
+
+
+async def _read_ahead(plan: NativePlan) -> None:
+    from appliance.checkpoint.read_ahead import read_ahead  # late, as all of preflight
+
+    await asyncio.to_thread(read_ahead, plan.index.files)
 
 
 def _subject(plan: NativePlan, config: EngineConfig, loaded: Loaded) -> Subject:

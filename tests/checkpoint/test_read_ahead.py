@@ -1,0 +1,59 @@
+"""Weights come into the system's cache of files before anybody reads them, and no more of them than is said."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from appliance.checkpoint.read_ahead import read_ahead
+
+MIB = 1 << 20
+
+
+def is_cached(path: Path, offset: int) -> bool:
+    """Whether a read there would not wait for the disk."""
+    with path.open("rb") as file:
+        try:
+            return bool(os.preadv(file.fileno(), [bytearray(1)], offset, os.RWF_NOWAIT))
+        except BlockingIOError:
+            return False
+
+
+@pytest.fixture
+def dropped(tmp_path):
+    """Two files that are on the disk alone."""
+    paths = [tmp_path / name for name in ("a", "b")]
+    for path in paths:
+        with path.open("wb") as file:
+            file.write(os.urandom(4 * MIB))
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        cached = is_cached(paths[0], 0)
+    except OSError:
+        cached = True
+    if cached:
+        pytest.skip("this file system keeps its files in memory")
+    return paths
+
+
+def test_the_first_bytes_are_cached_in_the_order_of_the_files(dropped):
+    read_ahead(dropped, 5 * MIB)
+    deadline = time.monotonic() + 20
+    wanted = [(dropped[0], 0), (dropped[0], 4 * MIB - 1), (dropped[1], MIB - 1)]
+    while not all(is_cached(*place) for place in wanted):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not is_cached(dropped[1], 3 * MIB)
+
+
+def test_a_file_that_is_not_there_keeps_none_of_the_others_away(dropped, tmp_path):
+    read_ahead([tmp_path / "gone", dropped[0]], MIB)
+    deadline = time.monotonic() + 20
+    while not is_cached(dropped[0], MIB - 1):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
