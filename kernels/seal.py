@@ -30,8 +30,9 @@ class NotCast(RuntimeError):
     """A sealed engine needed a kernel that its cast does not hold, or was about to compile something."""
 
 
-def seal(folder: Path) -> Manifest:
-    """Run from the cast in `folder` from now on.
+def seal(folder: Path, *, source_checked: bool = False) -> Manifest:
+    """Run from the cast in `folder` from now on. `source_checked`: preflight has compared the kernels' source with the
+    cast's, which takes a tenth of a second; a kernel that differs is refused when it is launched in any case.
 
     Raises:
         CastError: the cast is incomplete or was made with a different Triton or Python, or the environment changes how
@@ -41,7 +42,8 @@ def seal(folder: Path) -> Manifest:
     manifest = check.read(folder)
     # FlashInfer loads its modules itself, so they are checked now; Triton's kernels are checked when they are loaded.
     changed = check.against_files(manifest, folder, within=f"{FLASHINFER}/")
-    for problem in (*check.against_this_environment(manifest, os.environ), *changed):
+    odd = check.against_this_environment(manifest, os.environ, source=not source_checked)
+    for problem in (*odd, *changed):
         raise problem
     os.environ.update(PINNED)
     # Where Triton looks for the driver's library when it links. It no longer links, but would still run ldconfig.

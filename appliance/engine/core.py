@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from appliance.engine.allocator import contiguous_segments
+from appliance.engine.device_context import open_ahead
 from appliance.engine.engine import Engine
 from appliance.engine.heap import give_back
 from appliance.engine.heartbeat import Activity, Counters
@@ -33,6 +34,7 @@ class Core:
         self, config: EngineConfig, report: Callable[[CorePhase], None], log: Callable[[str], None], group: Group
     ) -> None:
         started = time.monotonic()
+        open_ahead(torch.device(config.device))
         self.engine = Engine(config, report, log, group)
         give_back()
         seconds = time.monotonic() - started
@@ -130,7 +132,7 @@ def prepare(config: EngineConfig, log: Callable[[str], None]) -> None:
     if config.ranks > 1 and config.device != "cpu":
         contiguous_segments()
     if config.cast is not None:
-        manifest = seal(Path(config.cast))
+        manifest = seal(Path(config.cast), source_checked=True)
         log(f"sealed to the {len(manifest.variants)} kernels of {config.cast} for {manifest.architecture}")
 
 

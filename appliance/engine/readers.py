@@ -1,5 +1,5 @@
-"""Reads parts of files with several threads: straight into their place in host memory, or by way of a few pinned
-buffers into a GPU's, which are filled again while the copies before them are still on the bus."""
+"""Reads parts of files with several threads: straight into their place in host memory, or by way of a pinned buffer
+each into a GPU's, some reading while others copy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from torch import Tensor
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.safetensors import COPY_AGAIN
 
-# One thread copies some 8 GB/s out of the system's cache of files; a GPU's bus takes 25 to 55.
-MOST_READERS: Final = 8
-# Of a part, where it can be cut: large enough for a disk, small enough for a processor's cache.
+# Each copies some 6 GB/s out of the system's cache of files, as long as it reads; a GPU's bus takes 25 to 55.
+MOST_READERS: Final = 12
+# Of a part, where it can be cut. Each reader has a buffer of one part: together the most that loading takes of the
+# host's memory, little enough for a processor's cache.
 PART_BYTES: Final = 8 << 20
-# Some are filled while others are copied. All together are the most that loading takes of the host's memory.
-BUFFERS_EACH: Final = 2
 # Where in a buffer a tensor may begin: torch wants it aligned to its numbers.
 _ALIGNMENT: Final = 8
+# What a reader reads before it says so: each word costs the others a moment.
+_WORD_BYTES: Final = 64 << 20
 
 
 class Part(NamedTuple):
@@ -46,27 +47,25 @@ def num_readers() -> int:
 
 def read_parts(parts: Sequence[Part], device: torch.device, progress: Callable[[int], None]) -> None:
     """Read `parts`, whose rooms are on `device`, in their order: best that in which they lie on the disk. `progress` is
-    called in this thread with the bytes of each read.
+    called in this thread with the bytes that have been read since its last call.
 
     Raises:
         CheckpointError: a file cannot be read, or ends before a part does.
     """
     reads = list(_together(parts, device))
     buffered = [each.size for each in reads if each.room is None]
-    count = min(BUFFERS_EACH * num_readers(), len(buffered))
+    left = sum(each.size for each in reads)
     with (
         _opened({part.file for part in parts}) as files,
-        _buffers(count, max(buffered, default=0), device) as buffers,
-        _copying(device) as stream,
-        _Readers(reads, files, buffers) as readers,
+        _buffers(min(num_readers(), len(buffered)), max(buffered, default=0), device) as buffers,
+        _Readers(reads, files, buffers, device) as readers,
     ):
-        for _ in reads:
-            each, buffer = readers.next()
-            if buffer is not None:
-                with torch.cuda.stream(stream):  # which is None on a CPU, and does nothing
-                    _hand_over(each, buffer, device)
-                readers.give_back(buffer)
-            progress(each.size)
+        while left:
+            size = readers.next()
+            progress(size)
+            left -= size
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # of what was converted: no other stream would use that
 
 
 class _Read(NamedTuple):
@@ -113,23 +112,21 @@ def _continues(held: Sequence[Part], part: Part) -> bool:
     )
 
 
-class _Buffer:
-    """`memory` is uint8. `copied`, on a GPU, is when the device has what was in it."""
-
-    def __init__(self, memory: Tensor, device: torch.device) -> None:
-        self.memory = memory
-        self.copied = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
-
-
-def _hand_over(read: _Read, buffer: _Buffer, device: torch.device) -> None:
+def _hand_over(read: _Read, buffer: Tensor, device: torch.device) -> None:
+    """Returns when `buffer` may be overwritten."""
     for part in read.parts:
-        source = buffer.memory[part.begin - read.begin : part.end - read.begin]
+        source = buffer[part.begin - read.begin : part.end - read.begin]
         if part.room is not None:
-            part.room.copy_(source, non_blocking=True)
+            part.room.copy_(source)
         elif part.take is not None:
-            part.take(source.to(device, non_blocking=True))
-    if buffer.copied is not None:
-        buffer.copied.record()
+            part.take(source.to(device))
+
+
+class _Word(NamedTuple):
+    """That so many bytes have been read, and handed over unless the buffer is `full`."""
+
+    size: int
+    full: tuple[_Read, Tensor] | None = None
 
 
 class _Failure(NamedTuple):
@@ -138,13 +135,16 @@ class _Failure(NamedTuple):
 
 
 class _Readers:
-    """Threads that read one after the other of `reads`; whoever has one from `next` gives its buffer back."""
+    """Threads that read one after the other of `reads`. On a GPU each hands over what it has read by a stream of its
+    own. On a CPU whoever calls `next` does: what is converted takes all processors as it is."""
 
-    def __init__(self, reads: Sequence[_Read], files: Mapping[Path, int], buffers: Sequence[_Buffer]) -> None:
+    def __init__(
+        self, reads: Sequence[_Read], files: Mapping[Path, int], buffers: Sequence[Tensor], device: torch.device
+    ) -> None:
         self._reads, self._lock = enumerate(reads), threading.Lock()
-        self._files = files
-        self._free: SimpleQueue[_Buffer | None] = SimpleQueue()
-        self._done: SimpleQueue[tuple[_Read, _Buffer | None] | _Failure] = SimpleQueue()
+        self._files, self._device = files, device
+        self._free: SimpleQueue[Tensor | None] = SimpleQueue()
+        self._words: SimpleQueue[_Word | _Failure] = SimpleQueue()
         for buffer in buffers:
             self._free.put(buffer)
         self._stopping = False
@@ -166,50 +166,65 @@ class _Readers:
         for thread in self._threads:
             thread.join()
 
-    def next(self) -> tuple[_Read, _Buffer | None]:
-        """What has been read, and the buffer that it is in, if it is in one. Raises what a thread did: the first in the
-        order of the reads, whichever came to it first."""
-        found = self._done.get()
-        if not isinstance(found, _Failure):
-            return found
-        self._stop()
-        failures = [found]
-        while not self._done.empty():
-            if isinstance(other := self._done.get(), _Failure):
-                failures.append(other)
-        raise min(failures, key=lambda failure: failure.order).error
-
-    def give_back(self, buffer: _Buffer) -> None:
-        self._free.put(buffer)
+    def next(self) -> int:
+        """Wait for some bytes, and say how many. Raises what a thread did: the first in the order of the reads,
+        whichever came to it first."""
+        word = self._words.get()
+        if isinstance(word, _Failure):
+            self._stop()
+            failures = [word]
+            while not self._words.empty():
+                if isinstance(other := self._words.get(), _Failure):
+                    failures.append(other)
+            raise min(failures, key=lambda failure: failure.order).error
+        if word.full is not None:
+            read, buffer = word.full
+            _hand_over(read, buffer, self._device)
+            self._free.put(buffer)
+        return word.size
 
     def _run(self) -> None:
         order = 0
+        on_gpu = self._device.type == "cuda"
         try:
-            while not self._stopping:
-                with self._lock:
-                    taken = next(self._reads, None)
-                if taken is None:
-                    return
-                order, read = taken
-                buffer = None
-                room = read.room
-                if room is None:
-                    buffer = self._free.get()
-                    if buffer is None:
-                        return
-                    if buffer.copied is not None:
-                        buffer.copied.synchronize()
-                    room = buffer.memory[: read.size]
-                _fill(room, self._files[read.parts[0].file], read)
-                self._done.put((read, buffer))
+            with torch.cuda.stream(torch.cuda.Stream(self._device) if on_gpu else None):
+                unsaid = 0
+                while (taken := self._take()) is not None:
+                    order, read = taken
+                    buffer = None if read.room is not None else self._free.get()
+                    room = read.room if buffer is None else buffer[: read.size]
+                    if room is None:
+                        return  # it is to stop
+                    _fill(room, self._files[read.parts[0].file], read)
+                    if buffer is not None and not on_gpu:
+                        self._words.put(_Word(read.size, (read, buffer)))
+                        continue
+                    if buffer is not None:
+                        _hand_over(read, buffer, self._device)
+                        self._free.put(buffer)
+                    unsaid += read.size
+                    if unsaid >= _WORD_BYTES:
+                        self._words.put(_Word(unsaid))
+                        unsaid = 0
+                if on_gpu:
+                    torch.cuda.current_stream().synchronize()  # what is converted
+                if unsaid:
+                    self._words.put(_Word(unsaid))
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            self._done.put(_Failure(order, error))
+            self._words.put(_Failure(order, error))
+
+    def _take(self) -> tuple[int, _Read] | None:
+        with self._lock:
+            return None if self._stopping else next(self._reads, None)
 
 
 def _fill(room: Tensor, file: int, read: _Read) -> None:
     left, offset = room.numpy().data, read.begin
-    os.posix_fadvise(file, offset, len(left), os.POSIX_FADV_WILLNEED)  # all of it at once, not bit by bit
-    while left:
+    count = _cached(file, left, offset)
+    if count < len(left):
+        os.posix_fadvise(file, offset + count, len(left) - count, os.POSIX_FADV_WILLNEED)  # at once, not bit by bit
+    while left := left[count:]:
+        offset += count
         try:
             count = os.preadv(file, [left], offset)
         except OSError as error:
@@ -217,7 +232,14 @@ def _fill(room: Tensor, file: int, read: _Read) -> None:
             raise _unreadable(read, offset, f"cannot be read: {error.strerror or error}", remedy) from error
         if not count:
             raise _unreadable(read, offset, "is truncated: it ends there", COPY_AGAIN)
-        left, offset = left[count:], offset + count
+
+
+def _cached(file: int, room: memoryview, offset: int) -> int:
+    """How many bytes were read without waiting for a disk."""
+    try:
+        return os.preadv(file, [room], offset, os.RWF_NOWAIT)
+    except OSError:  # none, or the file system cannot tell
+        return 0
 
 
 def _unreadable(read: _Read, offset: int, what: str, remedy: str) -> CheckpointError:
@@ -250,31 +272,19 @@ def _opened(paths: set[Path]) -> Iterator[dict[Path, int]]:
 
 
 @contextmanager
-def _buffers(count: int, size: int, device: torch.device) -> Iterator[list[_Buffer]]:
-    """Memory of their own, which goes back to the system as a whole. A GPU copies from it directly."""
+def _buffers(count: int, size: int, device: torch.device) -> Iterator[list[Tensor]]:
+    """`count` of at least `size` bytes: memory of their own, which goes back to the system as a whole. A GPU copies
+    from it directly."""
     if not count:
         yield []
         return
     size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages = mmap.mmap(-1, count * size)
+    pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = torch.frombuffer(pages, dtype=torch.uint8)
     with ExitStack() as stack:
-        memory = torch.frombuffer(mmap.mmap(-1, count * size), dtype=torch.uint8)
         if device.type == "cuda":
             driver = torch.cuda.cudart()
             torch.cuda.check_error(driver.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
             stack.callback(driver.cudaHostUnregister, memory.data_ptr())
-        yield [_Buffer(each, device) for each in memory.split(size)]
-
-
-@contextmanager
-def _copying(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
-    """A stream for copies alone, on a GPU; they are complete in the end."""
-    if device.type != "cuda":
-        yield None
-        return
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    try:
-        yield stream
-    finally:
-        stream.synchronize()  # before its buffers are let go
-    torch.cuda.empty_cache()  # of what was converted there; no other stream would use that
+        yield list(memory.split(size))

@@ -33,6 +33,9 @@ FP4_SCALES = torch.float8_e8m0fnu  # in which nothing else is kept
 # What the codes of MXFP4 stand for (OCP MX specification 1.0, section 5.3.3).
 FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
+# So many times its bytes a tensor in MXFP4 takes while it is unpacked.
+FP4_UNPACKING = 32
+
 
 def load_weights(
     index: TensorIndex,
@@ -126,7 +129,8 @@ def _parts(name: str, entry: TensorEntry, destination: Tensor, shard: Shard | No
                 upto = min(at + PART_BYTES, end)
                 yield Part(name, entry.file, at, upto, room=room[at - begin : upto - begin])
             continue
-        for some in place.split(max(PART_BYTES // max(row_bytes, 1), 1)):
+        taken = row_bytes * (FP4_UNPACKING if in_fp4 else 1)
+        for some in place.split(max(PART_BYTES // max(taken, 1), 1)):
             size = len(some) * row_bytes
             convert = functools.partial(_convert, some, dtype, (len(some), *shape[1:]), columns, in_fp4)
             yield Part(name, entry.file, begin, begin + size, take=convert)

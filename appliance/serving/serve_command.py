@@ -40,9 +40,10 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
     gc.disable()  # until everything is imported: collecting in between only costs time
     from appliance.home import Home
     from appliance.home_lock import HomeInUseError, Owner, OwnerLock
-    from kernels.cast.setting import JIT
 
     if jit:
+        from kernels.cast.setting import JIT
+
         os.environ[JIT] = "1"
     home = Home.from_environment()
     try:

@@ -52,8 +52,11 @@ def against_architecture(found: Manifest, folder: Path, architecture: str) -> It
         )
 
 
-def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Iterator[CastError]:
-    """Differences between this process and what the cast was made with."""
+def against_this_environment(
+    found: Manifest, environ: Mapping[str, str], *, source: bool = True
+) -> Iterator[CastError]:
+    """Differences between this process and what the cast was made with; in the kernels' `source` too unless that is
+    False."""
     here = Versions(
         ingot=found.versions.ingot,
         triton=environment.installed("triton") or "none",
@@ -97,7 +100,7 @@ def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Ite
             f"The cast was made with a different build of Triton {here.triton} from the one installed.",
             "Install the same build, or cast again on this machine.",
         )
-    if found.source != environment.kernel_source():
+    if source and found.source != environment.kernel_source():
         yield CastError(
             "cast-source",
             f"The cast was made from different kernel source, by Ingot {found.versions.ingot}.",
