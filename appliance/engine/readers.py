@@ -55,6 +55,8 @@ def read_parts(parts: Sequence[Part], device: torch.device, progress: Callable[[
     reads = list(_together(parts, device))
     buffered = [each.size for each in reads if each.room is None]
     left = sum(each.size for each in reads)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # nothing older is to be written into a room
     with (
         _opened({part.file for part in parts}) as files,
         _buffers(min(num_readers(), len(buffered)), max(buffered, default=0), device) as buffers,
@@ -279,9 +281,7 @@ def _buffers(count: int, size: int, device: torch.device) -> Iterator[list[Tenso
         yield []
         return
     size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    pages = mmap.mmap(-1, count * size)
-    pages.madvise(mmap.MADV_HUGEPAGE)
-    memory = torch.frombuffer(pages, dtype=torch.uint8)
+    memory = torch.frombuffer(mmap.mmap(-1, count * size), dtype=torch.uint8)
     with ExitStack() as stack:
         if device.type == "cuda":
             driver = torch.cuda.cudart()
