@@ -1,5 +1,5 @@
-"""Has the system read weights into its cache of files before they are wanted: while an engine imports its libraries, the
-disk would do nothing."""
+"""Has the system read weights into its cache of files before they are wanted: while an engine imports its libraries,
+the disk would do nothing."""
 
 from __future__ import annotations
 

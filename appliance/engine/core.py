@@ -107,7 +107,7 @@ def _serve(
     engine = core.engine
     link.send(engine.loaded)
     activity.enter("idle")
-    _log(", ".join(f"{where} {seconds:.2f} s" for where, seconds in activity.taken.items()))
+    _log("start: " + ", ".join(f"{where} {seconds:.2f} s" for where, seconds in activity.taken.items()))
     while True:
         activity.enter("idle" if engine.idle else "step")
         messages = _messages(link, 0 if core.has_work else IDLE_WAIT_S)

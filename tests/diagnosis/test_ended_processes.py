@@ -94,6 +94,21 @@ def test_a_model_that_went_away_after_its_check_is_reported() -> None:
     assert "tiny has neither model.safetensors nor an index." in found.summary
 
 
+@pytest.mark.parametrize(
+    ("what", "family", "cause"),
+    [
+        ("is truncated: it ends there. Copy the file again", "weights", "safetensors-damaged"),
+        ("cannot be read: Input/output error. Look for errors of its disk", "host", "storage-fault"),
+    ],
+)
+def test_a_weight_file_that_cannot_be_read_to_its_end_is_named(what: str, family: str, cause: str) -> None:
+    """As `appliance/engine/readers.py` says it, with the file and the tensor."""
+    message = f"model-00001-of-00002.safetensors, at byte 5,000 in model.norm.weight, {what}."
+    found = diagnose([], fatal=Fatal(exception="CheckpointError", message=message, traceback=""))
+    assert (found.family, found.cause) == (family, cause)
+    assert "model-00001-of-00002.safetensors, at byte 5,000 in model.norm.weight" in found.summary
+
+
 STARTED = """\
 INFO 11-20 10:00:00 [core.py:58] Initializing a V1 LLM engine
 INFO:     Application startup complete.

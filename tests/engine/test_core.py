@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -216,6 +217,19 @@ def test_the_books_are_checked_only_where_a_developer_asks(tmp_path, monkeypatch
     run(script, Activity(), [Counters()])
     torch.set_num_threads(threads)
     assert bool(checks) == asked
+
+
+def test_the_core_tells_what_its_start_took(tmp_path, capfd):
+    """Part by part, so that a slow one is seen in the launch's log."""
+    script: Any = Script(config(write_checkpoint(tmp_path / "model")))
+    activity, threads, began = Activity(), torch.get_num_threads(), time.monotonic()
+    run(script, activity, [Counters()])
+    torch.set_num_threads(threads)
+    assert {"weights", "cache", "graphs"} <= activity.taken.keys()
+    assert sum(activity.taken.values()) <= time.monotonic() - began
+    lines = capfd.readouterr().err.splitlines()
+    assert any(line.startswith("start: ") and "weights" in line for line in lines)
+    assert any(re.fullmatch(r"\S+ GB of weights in \S+ s, \S+ GB/s", line) for line in lines)
 
 
 class Totals(list[Counters]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import signal
@@ -16,9 +15,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -28,6 +28,7 @@ from tests.bench import shapes
 from tests.bench.servers import Server, ingot
 from tests.bench.shapes import SHAPES
 from tests.bench.table import Figure, conclude, describe_machine
+from tests.gpu.bench.loading_rates import drop_from_cache
 from tests.running import fetch, temporary_home, wait_for
 
 SAMPLE_S = 0.01
@@ -39,48 +40,53 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.start", description=__doc__)
     parser.add_argument("--shape", default="qwen3-8b", choices=SHAPES)
     parser.add_argument("--layers", type=int, help="fewer than the shape has")
-    parser.add_argument("--arch", help="cast for this one; without it, and without INGOT_GPU_CAST, not sealed")
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"), help="cpu: only to try this program")
+    parser.add_argument(
+        "--arch", default="sm_90", help="what the kernels are cast for, where INGOT_GPU_CAST names none"
+    )
     parser.add_argument("--memory", type=float, default=0.45, help="the share of the GPU's memory")
     parser.add_argument("--starts", type=int, default=3)
-    parser.add_argument("--keep-cast", type=Path, metavar="ARCHIVE", help="write the cast there, as .tar.gz")
+    parser.add_argument("--from-disk", action="store_true", help="and one of files that are not in the system's cache")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the server too
     describe_machine()
-    shape = SHAPES[options.shape]
-    shape = shape.with_layers(options.layers) if options.layers else shape
     on_gpu = options.device == "cuda"
-    settings = {"gpu-memory-utilization": options.memory} if on_gpu else {"device": "cpu"}
+    shape = SHAPES[options.shape].with_layers(options.layers) if options.layers else SHAPES[options.shape]
+    settings: dict[str, Any] = {"device": "cpu", "max-model-len": 2048}
+    if on_gpu:
+        settings = {"gpu-memory-utilization": options.memory, "max-model-len": CONTEXT}
     with temporary_home() as folder:
         home = Home.at(folder).create()
-        server = ingot(home.root, options.shape, settings | {"max-model-len": CONTEXT if on_gpu else 2048})
-        profile = home.root / "bench.json"
-        began = time.monotonic()
+        given = os.environ.get("INGOT_GPU_CAST")
+        cast = Path(given) if given else home.root / "cast"
+        server = ingot(home.root, options.shape, settings, str(cast) if on_gpu else None)
         model = home.models / options.shape
-        making = threading.Thread(target=shapes.write, args=(model, shape))
-        making.start()
-        cast = os.environ.get("INGOT_GPU_CAST")
-        if on_gpu and cast is None and options.arch:
-            wait_for("the model's config", (model / "config.json").exists)
-            cast = make_cast(home, profile, options.arch, options.keep_cast)
-        making.join()
-        print(f"model and cast made after {time.monotonic() - began:.0f} s", flush=True)
-        server = ingot(home.root, options.shape, json.loads(profile.read_text()), cast)
+        began = time.monotonic()
+        with ThreadPoolExecutor() as pool:
+            written = pool.submit(shapes.write, model, shape)
+            if on_gpu and not given:
+                wait_for("the model's config", (model / "config.json").exists)
+                make_cast(home, cast, options.arch)
+            written.result()
         index = read_index(model)
+        print(
+            f"{options.shape}, {index.total_bytes / GB:.1f} GB, made after {time.monotonic() - began:.0f} s", flush=True
+        )
         rates = measured_rates(index.files) if on_gpu else {}
         starts = [Start.of(server, home) for _ in range(options.starts)]
-    return conclude(*figures(starts, rates, max(entry.end - entry.begin for entry in index.tensors.values())))
+        from_disk = None
+        if options.from_disk:
+            drop_from_cache(index.files)
+            from_disk = Start.of(server, home)
+    largest = max(entry.end - entry.begin for entry in index.tensors.values())
+    return conclude(*figures(starts, rates, largest, from_disk))
 
 
-def make_cast(home: Home, profile: Path, arch: str, archive: Path | None) -> str:
-    """Of the kernels of the profile's model, made in a process that sees no GPU."""
-    made = home.root / "cast"
-    command = [sys.executable, "-m", "appliance.cast", "cast", "--arch", arch, "--out", str(made), "--triton-only"]
+def make_cast(home: Home, cast: Path, arch: str) -> None:
+    """Of the kernels of the benchmark's model, in a process that sees no GPU."""
+    command = [sys.executable, "-m", "appliance.cast", "cast", "--arch", arch, "--out", str(cast), "--triton-only"]
     variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "INGOT_HOME": str(home.root)}
-    subprocess.run([*command, "--profile", str(profile)], env=variables, check=True)
-    if archive is not None:
-        subprocess.run(["tar", "czf", str(archive), "-C", str(made), "."], check=True)
-    return str(made)
+    subprocess.run([*command, "--profile", str(home.root / "bench.json")], env=variables, check=True)
 
 
 def measured_rates(files: Sequence[Path]) -> dict[str, float]:
@@ -154,19 +160,25 @@ def own_bytes(pid: int) -> int:
     return sum(1024 * int(size) for size in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.MULTILINE))
 
 
-def figures(starts: Sequence[Start], rates: dict[str, float], largest: int) -> tuple[list[Figure], list[Figure]]:
-    slower = min(rates["cache"], rates["bus"]) if rates else math.nan
-    above = [(start.peak_bytes - largest) / GB for start in starts]
+def figures(
+    starts: Sequence[Start], rates: Mapping[str, float], largest: int, from_disk: Start | None = None
+) -> tuple[list[Figure], list[Figure]]:
+    """Those with goals, and the rates beside them. `largest` is the largest tensor, in bytes."""
     weights = [start.weight_rate for start in starts]
+    above = [(start.peak_bytes - largest) / GB for start in starts]
     shown = [
         Figure("first_token_s", "start to first token", [start.first_token_s for start in starts], 6.0),
         Figure("host_peak_above_largest_tensor_gb", "host memory above the largest tensor", above, 2.0, "GB"),
         Figure("weights_gb_per_s", "weights to the GPU", weights, None, "GB/s", at_least=True),
     ]
     if rates:
-        ratios = [rate / slower for rate in weights]
+        ratios = [rate / min(rates["cache"], rates["bus"]) for rate in weights]
         what = "the same, of the slower of cache and bus"
         shown.append(Figure("weights_of_slower", what, ratios, 0.8, "x", at_least=True))
+        if from_disk is not None:
+            ratio = from_disk.weight_rate / min(rates["disk"], rates["bus"])
+            what = "from the disk, of the slower of disk and bus"
+            shown.append(Figure("weights_from_disk_of_slower", what, [ratio], 0.8, "x", at_least=True))
     for name in starts[0].phases:
         key = re.sub(r"\W", "_", name)
         shown.append(Figure(f"phase_{key}_s", name, [start.phases[name] for start in starts], None))

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
-
 THREADS = min(8, len(os.sched_getaffinity(0)))
 BUFFER = 8 << 20
 PINNED = 256 << 20
@@ -42,15 +40,21 @@ def read_rate(files: Sequence[Path], most: int | None = None) -> float:
     return total / taken
 
 
+def drop_from_cache(files: Sequence[Path]) -> None:
+    os.sync()  # what is not written yet stays
+    for file in files:
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def disk_rate(file: Path) -> float:
-    os.sync()
-    opened = os.open(file, os.O_RDONLY)
-    os.posix_fadvise(opened, 0, OF_DISK, os.POSIX_FADV_DONTNEED)
-    os.close(opened)
+    drop_from_cache([file])
     return read_rate([file], min(OF_DISK, file.stat().st_size))
 
 
 def bus_rate() -> float:
+    import torch  # whoever wants the rest only need not wait for it
+
     source = torch.empty(PINNED, dtype=torch.uint8, pin_memory=True)
     room = torch.empty(PINNED, dtype=torch.uint8, device="cuda")
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
