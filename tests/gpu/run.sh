@@ -81,7 +81,7 @@ command_of() {
         door) echo "$pytest tests/gpu/test_front_door_on_gpu.py" ;;
         memory) echo "$pytest tests/gpu/test_memory_plan.py" ;;
         # Not sealed, and without FlashInfer, which would compile what it lacks.
-        engine) echo "$pytest tests/gpu/test_held_on_gpu.py tests/gpu/test_graphs_on_gpu.py tests/gpu/test_native_engine.py -n 8" ;;
+        engine) echo "$pytest tests/gpu/test_loading_on_gpu.py tests/gpu/test_held_on_gpu.py tests/gpu/test_graphs_on_gpu.py tests/gpu/test_native_engine.py -n 8" ;;
         flashinfer) echo "PYTHONPATH=$with_flashinfer INGOT_FLASHINFER_CAST=$PWD/$modules $pytest tests/gpu/test_flashinfer_sealed.py" ;;
         bench) if [ -d "$modules" ]; then echo "PYTHONPATH=$with_flashinfer INGOT_FLASHINFER_CAST=$PWD/$modules python3 -m tests.gpu.bench.table"
                else echo "python3 -m tests.gpu.bench.table"; fi ;;
