@@ -1,6 +1,6 @@
 """`python -m tests.gpu.bench.loading_rates FILE ...`: how fast this machine brings files into a GPU's memory at best.
 Prints one JSON object in GB/s: `cache`, several threads copying the files, which are in the system's cache, into small
-buffers; `bus`, pinned memory to the GPU; `disk`, as `cache`, of a part that has been dropped from it before."""
+buffers; `bus`, pinned memory to the GPU; `disk`, as `cache`, of 2 GiB that have been dropped from it before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-THREADS = min(8, len(os.sched_getaffinity(0)))
+THREADS = sorted({min(count, len(os.sched_getaffinity(0))) for count in (8, 12)})  # the better one counts
 BUFFER = 8 << 20
 PINNED = 256 << 20
 COPIES = 16
@@ -22,18 +22,24 @@ OF_DISK = 2 << 30
 ROUNDS = 3
 
 
-def read_rate(files: Sequence[Path], most: int | None = None) -> float:
-    """Bytes a second of all files, or of the first `most` bytes of the first."""
+def read_rate(files: Sequence[Path], threads: int, most: int | None = None, *, ahead: bool = False) -> float:
+    """Bytes a second of all files, or of the first `most` bytes of each. `ahead`: the system is told of each read as a
+    whole before, as a disk needs it."""
     opened = [os.open(file, os.O_RDONLY) for file in files]
     places = [(file, at) for file in opened for at in range(0, most or os.fstat(file).st_size, BUFFER)]
-    buffers = [memoryview(mmap.mmap(-1, BUFFER)) for _ in range(THREADS)]
+    buffers = [memoryview(mmap.mmap(-1, BUFFER)) for _ in range(threads)]
 
     def read(thread: int) -> int:
-        return sum(os.preadv(file, [buffers[thread]], at) for file, at in places[thread::THREADS])
+        total = 0
+        for file, at in places[thread::threads]:
+            if ahead:
+                os.posix_fadvise(file, at, BUFFER, os.POSIX_FADV_WILLNEED)
+            total += os.preadv(file, [buffers[thread]], at)
+        return total
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         started = time.perf_counter()
-        total = sum(pool.map(read, range(THREADS)))
+        total = sum(pool.map(read, range(threads)))
         taken = time.perf_counter() - started
     for file in opened:
         os.close(file)
@@ -49,7 +55,7 @@ def drop_from_cache(files: Sequence[Path]) -> None:
 
 def disk_rate(file: Path) -> float:
     drop_from_cache([file])
-    return read_rate([file], min(OF_DISK, file.stat().st_size))
+    return read_rate([file], THREADS[-1], min(OF_DISK, file.stat().st_size), ahead=True)
 
 
 def bus_rate() -> float:
@@ -72,8 +78,8 @@ def bus_rate() -> float:
 def main() -> None:
     files = [Path(name) for name in sys.argv[1:]]
     disk = disk_rate(files[0])
-    read_rate(files)
-    cache = statistics.median(read_rate(files) for _ in range(ROUNDS))
+    read_rate(files, THREADS[-1])
+    cache = max(statistics.median(read_rate(files, threads) for _ in range(ROUNDS)) for threads in THREADS)
     print(json.dumps({"cache": cache / 1e9, "bus": bus_rate() / 1e9, "disk": disk / 1e9}))
 
 
