@@ -82,7 +82,8 @@ class Backend:
     reads. `source` documents which GPUs the backend is for. `preferred_on` are capabilities where it was measured to be
     faster than the backends listed before it (docs/performance.md), and goes first. `captured`: a CUDA graph can hold a
     decode by it. Where it cannot, the backend may be chosen, and then there are no graphs; a fault that applies to
-    graphs has another backend chosen instead.
+    graphs has another backend chosen instead. `captures_prefills`: it also reads no length of a prompt on the host, so
+    that steps with prompts have graphs.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Backend:
     prepare: str = ""
     preferred_on: tuple[tuple[int, int], ...] = ()
     captured: bool = True
+    captures_prefills: bool = True
     faults: tuple[Fault, ...] = ()
     source: str | None = None
 

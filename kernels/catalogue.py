@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from kernels import faults
@@ -166,7 +167,7 @@ CAUSAL_CONV = Op(
             ),
             variants="kernels.causal_conv.variants:variants",
         ),
-        _torch("kernels.causal_conv.reference:causal_conv"),
+        _torch("kernels.causal_conv.reference:causal_conv", captures_prefills=False),
     ),
     needed=_has_gated_delta_layers,
 )
@@ -182,7 +183,7 @@ DELTA_RULE = Op(
             variants="kernels.delta_rule.variants:variants",
         ),
         Backend("flashinfer", devices=("cuda",), libraries=(_FLASHINFER,), faults=(faults.FLASHINFER_GDN_NOT_CAST,)),
-        _torch("kernels.delta_rule.reference:delta_rule"),
+        _torch("kernels.delta_rule.reference:delta_rule", captures_prefills=False),
         *vllm.DELTA_RULE,
     ),
     setting="gdn-prefill",
@@ -213,6 +214,7 @@ MLA_ATTENTION = Op(
             kv_cache_dtypes=_HALVES,
             conditions=(_LATENT,),
             variants="kernels.mla_attention.variants:variants",
+            captures_prefills=False,
         ),
         _torch("kernels.mla_attention.reference:mla_attention", kv_cache_dtypes=_FLOATS, captured=False),
         *vllm.MLA_ATTENTION,
@@ -246,6 +248,7 @@ INDEXER = Op(
                 Condition("index_ratio", one_of=(1,), says="has no form for keys of several tokens"),
             ),
             variants="kernels.indexer.variants:variants",
+            captures_prefills=False,
         ),
         _torch("kernels.indexer.reference:indexer", kv_cache_dtypes=_FLOATS, captured=False),
     ),
@@ -450,3 +453,9 @@ def engines_of(setting: str, name: str) -> tuple[str, ...]:
     """The engines with a backend of that name for the setting."""
     backends = (backend for op in OPS if op.setting == setting for backend in op.backends if backend.name == name)
     return tuple(dict.fromkeys(backend.engine for backend in backends))
+
+
+def graphs_hold_prefills(backends: Mapping[str, str]) -> bool:
+    """Whether CUDA graphs can hold steps with prompts by these backends of the native engine, op -> backend."""
+    chosen = (backend for op in OPS for backend in op.of("native") if backends.get(op.name) == backend.name)
+    return all(backend.captured and backend.captures_prefills for backend in chosen)

@@ -125,7 +125,10 @@ def decode_runs(context_lens: list[int], split: int, room: int) -> Iterator[tupl
 
 def _worth_gathering(metadata: AttentionMetadata, group: int) -> bool:
     """Whether the prefills have enough rows for each token of their contexts to make up for a copy, and whether the
-    copy stays within what the memory plan counts on: `GATHERED_TOKENS`, or one sequence however long."""
+    copy stays within what the memory plan counts on: `GATHERED_TOKENS`, or one sequence however long. Of bounds
+    neither can be said."""
+    if metadata.bounds:
+        return False
     decodes = metadata.num_decodes
     prefills = len(metadata.query_lens) - decodes
     tokens = sum(metadata.query_lens[decodes:])

@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels.cases import error, randn
 from kernels.causal_conv import reference, triton
 from kernels.causal_conv.cases import cases, without_cache
+from tests.kernels.padded import padded
 
 CPU = torch.device("cpu")
 BACKENDS = pytest.mark.parametrize(
@@ -64,6 +65,20 @@ def test_a_sequence_in_chunks_equals_the_whole(causal_conv, dtype, tolerance, cu
     parts = [causal_conv(part, weight, state, rows, without_cache([len(part)], CPU)) for part in x.split(cuts)]
     assert error(torch.cat(parts), whole) <= tolerance
     assert torch.equal(state, whole_state)
+
+
+@pytest.mark.parametrize(("prefills", "tokens"), [(3, 69), (5, 200)], ids=["just so many", "more"])
+def test_a_padded_batch_gives_the_same_to_the_bit(prefills, tokens):
+    """Whatever the host says of its lengths, in a captured step."""
+    lens, rows = [1, 1, 2, 64, 3], torch.tensor([4, 0, 6, 2, 1])
+    x, weight = randn((sum(lens), 40), torch.float16, CPU, seed=1), randn((40, 4), torch.float16, CPU, seed=2)
+    own = randn((9, 40, 3), torch.float16, CPU, seed=3)
+    graphed, metadata = own.clone(), without_cache(lens, CPU)
+    wide = padded(metadata, 4, prefills, tokens)
+    expected = triton.causal_conv(x, weight, own, rows, metadata)
+    out = triton.causal_conv(wide.tokens(x), weight, graphed, wide.sequences(rows, 8), wide.metadata)
+    assert torch.equal(out[wide.rows], expected)
+    assert torch.equal(graphed[:8], own[:8])
 
 
 @BACKENDS

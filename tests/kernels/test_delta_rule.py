@@ -18,6 +18,7 @@ from kernels.delta_rule import reference, triton
 from kernels.delta_rule.cases import Inputs, Shape, cases, inputs, states
 from kernels.delta_rule.workspace import _BY_BACKEND, workspace_bytes
 from kernels.launch import launching_for
+from tests.kernels.padded import padded
 from tests.kernels.peak import Peak
 
 CPU = torch.device("cpu")
@@ -120,6 +121,22 @@ def test_nan_stays_in_its_sequence_and_in_padding(backend):
         assert torch.equal(state[rows[seq]], expected_state[rows[seq]])
     for seq in (0, 1, 5, 6):
         assert out[starts[seq] : starts[seq + 1]].isnan().any()
+
+
+@pytest.mark.parametrize(("prefills", "tokens"), [(2, 69), (5, 200)], ids=["just so many", "more"])
+def test_a_padded_batch_gives_the_same_to_the_bit(prefills, tokens):
+    """Whatever the host says of its lengths, in a captured step."""
+    backend = Backend(triton.delta_rule, torch.float16, 64, 0)
+    lens, rows = (1, 1, 3, 66), torch.tensor([3, 0, 4, 2])
+    given, state = backend.given(lens)
+    metadata = without_cache(lens, CPU)
+    wide = padded(metadata, 4, prefills, tokens)
+    own, graphed = state.clone(), state.clone()
+    expected = backend.delta_rule(*given, own, rows, metadata)
+    spread = Inputs(*map(wide.tokens, given[:5]), *given[5:])
+    out = backend.delta_rule(*spread, graphed, wide.sequences(rows, 6), wide.metadata)
+    assert torch.equal(out[wide.rows], expected)
+    assert torch.equal(graphed[:6], own[:6])
 
 
 @BACKENDS

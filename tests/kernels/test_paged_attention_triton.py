@@ -10,6 +10,7 @@ from kernels.launch import launching_for
 from kernels.paged_attention import SPLIT, part_bytes, reference, triton, variants
 from kernels.paged_attention.cases import Shape, batch, cases
 from tests.kernels.flags import every_form
+from tests.kernels.padded import padded
 
 CPU = torch.device("cpu")
 
@@ -70,6 +71,21 @@ def test_a_decode_does_not_depend_on_how_many_sequences_one_launch_takes(monkeyp
     together = triton.paged_attention(*made, 0.125)
     monkeypatch.setattr(triton, "SCRATCH_BYTES", 2 * part_bytes(4, 64))
     assert torch.equal(triton.paged_attention(*made, 0.125), together)
+
+
+@pytest.mark.parametrize("decodes", [(), (300, 18)], ids=["prefills", "mixed"])
+@pytest.mark.parametrize(("prefills", "tokens"), [(2, 61), (4, 96)], ids=["just so many", "more"])
+def test_a_padded_batch_gives_the_same_to_the_bit(decodes, prefills, tokens, monkeypatch):
+    """Whatever the host says of its lengths, in a captured step. The longest context takes two parts."""
+    monkeypatch.setattr(triton, "_worth_gathering", lambda *_: False)
+    shape = Shape((*[1 for _ in decodes], 40, 21), (*decodes, 170, 21), heads=4, kv_heads=2, head_dim=64)
+    query, keys, values, metadata = batch(shape, torch.float16, torch.float16, CPU)
+    keys[0], values[0] = 0.0, 0.0  # which padding reads
+    expected = triton.paged_attention(query, keys, values, metadata, 0.125)
+    wide = padded(metadata, 2 * len(decodes), prefills, tokens)
+    out = triton.paged_attention(wide.tokens(query), keys, values, wide.metadata, 0.125)
+    assert torch.equal(out[wide.rows], expected)
+    assert out.isfinite().all()
 
 
 @pytest.mark.parametrize(
