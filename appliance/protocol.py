@@ -175,9 +175,12 @@ class ProcessEnded(msgspec.Struct, frozen=True, tag="process-end"):
 class StepKind(enum.StrEnum):
     """How a step was computed, and where it was not by a CUDA graph, why."""
 
-    GRAPH = "graph"
-    PREFILL = "prefill"  # it has tokens of prompts
-    NOT_CAPTURED = "not-captured"  # no graph of its size is captured yet, or none is so large
+    GRAPH = "graph"  # of decodes only
+    MIXED_GRAPH = "mixed-graph"  # with tokens of prompts
+    PREFILL = "prefill"  # it has tokens of prompts, which no graph of this model holds
+    WHOLE_PROMPT = "whole-prompt"  # scores or embeddings are made of all tokens of a prompt
+    TOO_LARGE = "too-large"  # no graph is to have so many tokens, prompts or sequences, or so long a context
+    NOT_CAPTURED = "not-captured"  # its graph is not there yet, nor a larger one that would do
     EAGER = "eager"  # the engine has no graphs
 
 
@@ -302,6 +305,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     num_snapshots: int = 0  # rows for copies of states, beside one for each sequence that runs
     prefix_caching: bool = True
     enforce_eager: bool = True
+    prefill_graphs: bool = False  # also for steps with prompts; all backends must be able to be captured so
     drafts: Literal["none", "ngram", "mtp"] = "none"  # what guesses the next tokens
     num_speculative_tokens: int = 0  # the most of them for each request in a step; 0 with "none"
     keep_fp8: bool = False  # weights in block-scaled FP8 stay so; else they are multiplied out as they are loaded

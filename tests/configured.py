@@ -29,13 +29,13 @@ def engine_config(folder: Path, *, wanted: Mapping[str, str] | None = None, **va
     } | values
     values.setdefault("kv_cache_dtype", values["dtype"])
     if "backends" not in values and (folder / "config.json").exists():
-        values |= chosen(folder, wanted, values)
+        values = chosen(folder, wanted, values) | values
     return msgspec.convert(values, EngineConfig)
 
 
 def chosen(folder: Path, wanted: Mapping[str, str] | None, values: Mapping[str, Any], **where: Any) -> dict[str, Any]:
-    """`backends` and `keep_fp8` for the device that `values` name; `where` are arguments of `selection_context` to
-    choose for another one."""
+    """What is chosen (`chosen_fields`) for the device that `values` name; `where` are arguments of `selection_context`
+    to choose for another one."""
     device = values.get("device", "cpu")
     described: dict[str, Any] = {
         "device": device,

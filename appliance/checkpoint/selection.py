@@ -8,7 +8,7 @@ from typing import Any, Final
 from appliance.checkpoint.model_config import ACTIVATIONS, CompressedAttention, ModelConfig
 from appliance.checkpoint.quantization import BLOCK
 from appliance.engines import engine_named
-from kernels.catalogue import OPS
+from kernels.catalogue import OPS, graphs_hold_prefills
 from kernels.context import CastSummary, Context
 from kernels.libraries import installed
 from kernels.selection import chosen_names, explain
@@ -110,9 +110,14 @@ def _ratios_of_all(config: ModelConfig) -> Iterator[int]:
 def chosen_fields(
     config: ModelConfig, device: str, wanted: Mapping[str, str] | None = None, **described: Any
 ) -> dict[str, Any]:
-    """`backends` and `keep_fp8` of an EngineConfig that is not made from a launch's plan: for one process, without CUDA
-    graphs unless described otherwise, with the libraries installed here. `device` is torch's name, such as "cuda:0";
-    `wanted` is a profile's `backends`; `described` are arguments of `selection_context`."""
+    """`backends`, `keep_fp8` and `prefill_graphs` of an EngineConfig that is not made from a launch's plan: for one
+    process, without CUDA graphs unless described otherwise, with the libraries installed here. `device` is torch's
+    name, such as "cuda:0"; `wanted` is a profile's `backends`; `described` are arguments of `selection_context`."""
     here: dict[str, Any] = {"device": device.partition(":")[0], "cuda_graphs": False, "libraries": installed()}
     context = selection_context(config, **(here | described))
-    return {"backends": chosen_names(explain(OPS, context, wanted)), "keep_fp8": context.fp8_blocks is not None}
+    backends = chosen_names(explain(OPS, context, wanted))
+    return {
+        "backends": backends,
+        "keep_fp8": context.fp8_blocks is not None,
+        "prefill_graphs": graphs_hold_prefills(backends),
+    }

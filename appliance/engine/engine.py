@@ -16,7 +16,7 @@ from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.fused_experts import one_by_one
 from appliance.checkpoint.grammar import GrammarError
-from appliance.checkpoint.memory.graph_shapes import graph_shapes, most_rows
+from appliance.checkpoint.memory.graph_shapes import GraphShape, graph_shapes, most_rows
 from appliance.checkpoint.safetensors import read_index
 from appliance.checkpoint.sharding import sharded, shards
 from appliance.engine.block_pool import BlockPool
@@ -150,6 +150,7 @@ class Engine:
             max_model_len=config.max_model_len,
             block_size=config.block_size,
             device=device,
+            shapes=(shapes := _graph_shapes(config)),
         )
         histories = TokenHistories(
             vocab_size=model_config.vocab_size,
@@ -169,7 +170,7 @@ class Engine:
         self._grammars = Grammars(folder, model_config.vocab_size, model_config.eos_token_ids)
         self._compiling: dict[str, tuple[Request, futures.Future[LLMatcher | None]]] = {}
         group.wait_for_all(device)  # until all have loaded
-        self._capture_first(config, report)
+        self._capture_first(shapes, report)
         self.prompt_tokens_computed = 0
         self.output_tokens_sampled = 0
         self.loaded = Loaded(
@@ -196,16 +197,11 @@ class Engine:
         """Requests that wait to be admitted, or for their grammar; probes are left out."""
         return self.scheduler.num_waiting + sum(not request.probe for request, _ in self._compiling.values())
 
-    def _capture_first(self, config: EngineConfig, report: Callable[[CorePhase], None]) -> None:
+    def _capture_first(self, shapes: Sequence[GraphShape], report: Callable[[CorePhase], None]) -> None:
         """Capture the graphs that an engine needs at once; `capture_next` captures the others."""
-        if config.enforce_eager:
+        if not shapes:
             report(CorePhase(phase=Phase.GRAPHS, outcome="skipped"))
             return
-        shapes = graph_shapes(
-            max_num_seqs=most_rows(config.max_num_seqs, config.num_speculative_tokens),
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_model_len=config.max_model_len,
-        )
         self._runner.use_graphs(shapes, self._vocab_size)
         total = min(GRAPHS_BEFORE_READY, len(shapes))
         for done in range(total):
@@ -421,6 +417,17 @@ class Engine:
             if not 0 <= token_id < self._vocab_size:
                 return f"token id {token_id} is outside the vocabulary of {self._vocab_size:,}"
         return None
+
+
+def _graph_shapes(config: EngineConfig) -> list[GraphShape]:
+    if config.enforce_eager:
+        return []
+    return graph_shapes(
+        max_num_seqs=most_rows(config.max_num_seqs, config.num_speculative_tokens),
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        prefills=config.prefill_graphs,
+    )
 
 
 def _waits(request: Request) -> tuple[float | None, float | None]:

@@ -1,16 +1,16 @@
-"""CUDA graphs of decodes: one launch in place of several hundred, for which the GPU would wait otherwise.
+"""CUDA graphs of steps: one launch in place of several hundred, for which the GPU would wait otherwise.
 
-Each is captured for a batch size and a maximum context; a step is padded to the smallest that fits. Nothing in it
-depends on the host: lengths, tables and tokens are read from the step's buffer (`StepInputs`) when it is replayed. A
-few are captured before the engine is ready, the rest while it is idle; one that running requests keep missing is
-captured while they wait.
+Each is captured for so many decodes, tokens of prompts, and a maximum context; a step is padded to the smallest that
+fits. Nothing in it depends on the host: lengths, tables and tokens are read from the step's buffer (`StepInputs`) when
+it is replayed. A few are captured before the engine is ready, the rest while it is idle; one that running requests keep
+missing is captured while they wait.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import torch
@@ -21,20 +21,31 @@ from kernels.sampling.batch import Sampled
 
 # After so many misses a graph is captured under load: that takes as long as a few eager steps.
 MISSES_BEFORE_CAPTURE: Final = 3
+# While the graph of its size is missing, a step takes one that computes at most so many times the tokens.
+_MOST_PADDED: Final = 2
 
 
-class Decoded(NamedTuple):
-    """What a decode of S sequences leaves on the device."""
+class Computed(NamedTuple):
+    """What a step of S sequences leaves on the device."""
 
-    hidden: Tensor  # [S, hidden_size]
-    finite: Tensor  # [S] bool: every value of the hidden state is finite
+    finite: Tensor  # [S] bool: every value of the last hidden state is finite
     logits: Tensor  # [S, vocab_size] float32, in memory that all graphs share
     greedy: Sampled  # as where every request takes its largest logit
+    hidden: Tensor | None = None  # [S, hidden_size], where the model has a head that reads it
 
 
 class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
-    result: Decoded  # overwritten by each replay
+    result: Computed  # overwritten by each replay
+
+
+class StepSize(NamedTuple):
+    """What a graph must have room for."""
+
+    decodes: int
+    context: int  # the longest
+    prefill_tokens: int = 0
+    prefills: int = 0
 
 
 class GraphChoice:
@@ -44,6 +55,12 @@ class GraphChoice:
         self._shapes = tuple(shapes)  # in the order of their capture
         self._captured: set[GraphShape] = set()
         self._misses: Counter[GraphShape] = Counter()
+        by_size = sorted(self._shapes, key=lambda shape: (shape.num_tokens, shape.context))
+        # Steps of decodes only have graphs of their own.
+        self._by_size = {
+            with_prefills: [shape for shape in by_size if bool(shape.prefills) == with_prefills]
+            for with_prefills in (False, True)
+        }
 
     @property
     def missing(self) -> list[GraphShape]:
@@ -59,25 +76,49 @@ class GraphChoice:
         """Do without `shape`, and without those that are not captured."""
         self._captured.discard(shape)
         self._shapes = tuple(shape for shape in self._shapes if shape in self._captured)
+        self._by_size = {kind: [*filter(self._captured.__contains__, each)] for kind, each in self._by_size.items()}
 
-    def choose(self, sequences: int, context: int) -> GraphShape | None:
-        """The smallest for decodes of so many sequences, which see up to `context` tokens; a larger one, or None, while
-        it is missing and has not been asked for several times."""
-        best = _smallest(self._shapes, sequences, context)
+    @property
+    def holds_prefills(self) -> bool:
+        return bool(self._by_size[True])
+
+    def has_room(self, size: StepSize) -> bool:
+        """Whether some graph has, be it captured or not."""
+        return next(self._fitting(size), None) is not None
+
+    def choose(self, size: StepSize) -> GraphShape | None:
+        """The smallest with room for `size`; a larger one, or None, while it is missing and has not been asked for
+        several times."""
+        best = next(self._fitting(size), None)
         if best is None or best in self._captured:
             return best
         self._misses[best] += 1
         if self._misses[best] > MISSES_BEFORE_CAPTURE:
             return best
-        return _smallest(self._captured, sequences, context)
+        larger = next((shape for shape in self._fitting(size) if shape in self._captured), None)
+        # Decodes read the weights, however many they are; tokens of prompts take the time that computing them takes.
+        if larger is None or not size.prefills or larger.num_tokens <= _MOST_PADDED * best.num_tokens:
+            return larger
+        return None
+
+    def _fitting(self, size: StepSize) -> Iterator[GraphShape]:
+        """Smallest first."""
+        for shape in self._by_size[size.prefills > 0]:
+            if (
+                shape.sequences >= size.decodes
+                and shape.context >= size.context
+                and shape.prefill_tokens >= size.prefill_tokens
+                and shape.prefills >= size.prefills
+            ):
+                yield shape
 
 
-class DecodeGraphs:
+class StepGraphs:
     """The graphs of one model. `compute` runs a step of a shape over the buffer, padded throughout; what it makes on
     its way is in memory that all graphs share, so that only one may be replayed at a time."""
 
     def __init__(
-        self, shapes: Iterable[GraphShape], compute: Callable[[GraphShape], Decoded], device: torch.device
+        self, shapes: Iterable[GraphShape], compute: Callable[[GraphShape], Computed], device: torch.device
     ) -> None:
         self.choice = GraphChoice(shapes)
         self._compute = compute
@@ -86,7 +127,7 @@ class DecodeGraphs:
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
-    def replay(self, shape: GraphShape) -> Decoded:
+    def replay(self, shape: GraphShape) -> Computed:
         """Compute the step of `shape` that the buffer holds. The result is valid until the next replay."""
         captured = self._captured[shape]
         captured.graph.replay()
@@ -126,8 +167,3 @@ class DecodeGraphs:
         """Do without `shape`, captured or not, and without all that are missing."""
         self._captured.pop(shape, None)
         self.choice.drop(shape)
-
-
-def _smallest(shapes: Iterable[GraphShape], sequences: int, context: int) -> GraphShape | None:
-    fitting = [shape for shape in shapes if shape.sequences >= sequences and shape.context >= context]
-    return min(fitting, key=lambda shape: (shape.sequences, shape.context), default=None)

@@ -29,20 +29,30 @@ _UNREAD: Final = -1
 
 
 class Layout(NamedTuple):
-    """Sizes of a step's layout: tokens, sequences, and columns of the block table."""
+    """Sizes of a step's layout: tokens, sequences, of which the first decode, and columns of the block table."""
 
     tokens: int
     sequences: int
+    decodes: int
     blocks: int
+
+    @classmethod
+    def padded(cls, shape: GraphShape, block_size: int) -> Layout:
+        """Behind the prompts of a step there is one more sequence, to which the tokens of padding belong."""
+        others = shape.prefills + 1 if shape.prefill_tokens else 0
+        blocks = -(-shape.context // block_size)
+        return cls(shape.num_tokens, shape.sequences + others, shape.sequences, blocks)
 
 
 class Inputs(NamedTuple):
     """A step on the device. A token id below 0 is the one that the sequence's slot sampled last. `last_rows` [S] int64
-    are the rows of the sequences' last tokens, `sampling` [D] int64 the places among them of those that sample. A
-    sequence that is not there, or that is a draft, has the slot `max_num_seqs`."""
+    are the rows of the sequences' last tokens, `slots` [S] int64 the sequences' slots, and `sampling` [D] int64 the
+    places among them of those that sample: padding lies behind all sequences in these, while in `batch` that of decodes
+    lies between decodes and prefills. A sequence that is not there, or that is a draft, has the slot `max_num_seqs`."""
 
     batch: ForwardBatch
     last_rows: Tensor
+    slots: Tensor
     sampling: Tensor
 
 
@@ -53,8 +63,9 @@ class _Offsets(NamedTuple):
     positions: int
     slot_mapping: int
     last_rows: int
-    sampling: int
     slots: int
+    sampling: int
+    sequence_slots: int  # as the batch has them
     query_start_loc: int
     seq_lens: int
     block_tables: int
@@ -62,8 +73,8 @@ class _Offsets(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout) -> _Offsets:
-        tokens, sequences, blocks = layout
-        sizes = (*[2 * tokens] * 3, *[2 * sequences] * 3, sequences + 1, sequences, sequences * blocks)
+        tokens, sequences, _, blocks = layout
+        sizes = (*[2 * tokens] * 3, *[2 * sequences] * 4, sequences + 1, sequences, sequences * blocks)
         begins = [0]
         for size in sizes:
             begins.append(begins[-1] + -(-size // _ALIGNED) * _ALIGNED)
@@ -102,7 +113,7 @@ def _sequences(step: Sequence[Scheduled]) -> list[_Sequence]:
 
 class StepInputs:
     """Lays steps out while at most one before is not computed yet. Also keeps the table of each running request's
-    blocks, by slot. A step has at most `max_num_rows` sequences, drafts included."""
+    blocks, by slot. A step has at most `max_num_rows` sequences, drafts included, unless it is padded to a shape."""
 
     def __init__(
         self,
@@ -113,13 +124,16 @@ class StepInputs:
         max_model_len: int,
         block_size: int,
         device: torch.device,
+        shapes: Sequence[GraphShape] = (),
     ) -> None:
         self._block_size = block_size
         self._max_blocks = -(-max_model_len // block_size)
         self._blocks: NDArray[np.int32] = np.zeros((max_num_seqs, self._max_blocks), dtype=np.int32)
         self._num_blocks = [0] * max_num_seqs  # of each slot, how many of its blocks the table already has
         self._admission = [-1] * max_num_seqs  # of which admission those are
-        size = _Offsets.of(Layout(max_num_tokens, max_num_rows, self._max_blocks)).end
+        layouts = [Layout(max_num_tokens, max_num_rows, max_num_rows, self._max_blocks)]
+        layouts += [self._padded(shape) for shape in shapes]
+        size = max(_Offsets.of(layout).end for layout in layouts)
         self._on_device = torch.zeros(size, dtype=torch.int32, device=device)
         self._pinned = [self._on_device]
         if self._on_device.is_cuda:  # two, as the last step's may still be copied while the next is laid out
@@ -133,68 +147,87 @@ class StepInputs:
             [getattr(each, name) for each in sequences] for name in ("num_tokens", "context_len")
         )
         blocks = -(-max(context_lens) // self._block_size)
-        layout = Layout(sum(query_lens), len(sequences), blocks)
+        layout = Layout(sum(query_lens), len(sequences), query_lens.count(1), blocks)
         self._fill(sequences, layout)
         inputs = self._views(layout, query_lens, context_lens)
         return inputs._replace(sampling=inputs.sampling[: sum(item.num_sampled for item in step)])
 
     def lay_out_padded(self, step: Sequence[Scheduled], shape: GraphShape) -> None:
-        """Lay out decodes as the first rows of `shape`; the rest is padding. `padded` returns the batch."""
+        """Lay out decodes as the first rows of `shape`, and prompts behind those that it has for decodes; the rest is
+        padding. `padded` returns the batch."""
         self._fill(_sequences(step), self._padded(shape))
 
     def padded(self, shape: GraphShape) -> Inputs:
-        """The batch laid out for `shape`. Host-side lengths are the shape's maximum."""
-        sequences, context = shape
-        return self._views(self._padded(shape), [1] * sequences, [context] * sequences)
+        """The batch laid out for `shape`. Host-side lengths are the shape's maximum; `last_rows` and `slots` are as
+        many as it has rows of logits."""
+        layout = self._padded(shape)
+        others = layout.sequences - layout.decodes
+        query_lens = [1] * layout.decodes + [shape.prefill_tokens] * others
+        inputs = self._views(layout, query_lens, [shape.context] * layout.sequences, bounds=True)
+        last_rows, slots = inputs.last_rows[: shape.num_rows], inputs.slots[: shape.num_rows]
+        return inputs._replace(last_rows=last_rows, slots=slots)
 
     def _padded(self, shape: GraphShape) -> Layout:
-        return Layout(shape.sequences, shape.sequences, -(-shape.context // self._block_size))
+        return Layout.padded(shape, self._block_size)
 
     def _fill(self, step: Sequence[_Sequence], layout: Layout) -> None:
-        """Write `step`, and sequences of one token that is kept nowhere where `layout` has room for more of them."""
-        count = len(step)
+        """Write `step`. Where `layout` has room for more decodes there are others of one token, for more sequences
+        others of none, and the last has all tokens that are left; these are kept nowhere."""
+        count, decodes = len(step), sum(each.num_tokens == 1 for each in step)
         self._pinned.reverse()
         self._host = self._pinned[0].numpy()
         slots = np.array([self._update_block_table(each.item.request) for each in step], dtype=np.int64)
-        drafts = [each.draft is not None for each in step]
+        of_rows = np.where([each.draft is not None for each in step], len(self._blocks), slots)
         samples = np.flatnonzero([each.item.samples for each in step])
-        places, host = _Offsets.of(layout), self._host
-        lens = np.ones(layout.sequences, dtype=np.int64)
+        offsets, host = _Offsets.of(layout), self._host
+        places = np.arange(count)  # among the layout's sequences
+        places[decodes:] += layout.decodes - decodes
+        lens = np.zeros(layout.sequences, dtype=np.int64)
+        lens[: layout.decodes] = 1
+        lens[places] = own_lens = [each.num_tokens for each in step]
+        lens[-1] += layout.tokens - lens.sum()
         first = np.zeros(layout.sequences, dtype=np.int64)
-        lens[:count] = [each.num_tokens for each in step]
-        first[:count] = [each.start for each in step]
+        first[places] = [each.start for each in step]
         ends = lens.cumsum()
         token_ids: list[int] = []
         for each in step:
             token_ids += each.token_ids
-        tokens = len(token_ids)
+        rows = np.arange(len(token_ids))
+        rows[decodes:] += layout.decodes - decodes
         positions = np.arange(layout.tokens) + np.repeat(first - (ends - lens), lens)
-        of_step = positions[:tokens]
-        blocks = self._blocks[np.repeat(slots, lens[:count]), of_step // self._block_size].astype(np.int64)
+        of_step = positions[rows]
+        blocks = self._blocks[np.repeat(slots, own_lens), of_step // self._block_size].astype(np.int64)
 
         int64 = self._int64
-        ids = int64(places.token_ids, layout.tokens)
-        ids[:tokens], ids[tokens:] = token_ids, 0
-        int64(places.positions, layout.tokens)[:] = positions
-        mapping = int64(places.slot_mapping, layout.tokens)
-        mapping[:tokens], mapping[tokens:] = blocks * self._block_size + of_step % self._block_size, PADDING_SLOT
-        int64(places.last_rows, layout.sequences)[:] = ends - 1
-        int64(places.sampling, samples.size)[:] = samples
-        of_slots = int64(places.slots, layout.sequences)
-        of_slots[:count], of_slots[count:] = np.where(drafts, len(self._blocks), slots), len(self._blocks)
-        starts = host[places.query_start_loc :]
+        ids = int64(offsets.token_ids, layout.tokens)
+        ids[:] = 0
+        ids[rows] = token_ids
+        int64(offsets.positions, layout.tokens)[:] = positions
+        mapping = int64(offsets.slot_mapping, layout.tokens)
+        mapping[:] = PADDING_SLOT
+        mapping[rows] = blocks * self._block_size + of_step % self._block_size
+        last_rows = int64(offsets.last_rows, layout.sequences)
+        last_rows[:count], last_rows[count:] = ends[places] - 1, layout.tokens - 1
+        slots_of_rows = int64(offsets.slots, layout.sequences)
+        slots_of_rows[:count], slots_of_rows[count:] = of_rows, len(self._blocks)
+        int64(offsets.sampling, samples.size)[:] = samples
+        of_sequences = int64(offsets.sequence_slots, layout.sequences)
+        of_sequences[:] = len(self._blocks)
+        of_sequences[places] = of_rows
+        starts = host[offsets.query_start_loc :]
         starts[0], starts[1 : layout.sequences + 1] = 0, ends
-        host[places.seq_lens :][: layout.sequences] = first + lens
-        tables = host[places.block_tables :][: layout.sequences * layout.blocks].reshape(
+        host[offsets.seq_lens :][: layout.sequences] = first + lens
+        tables = host[offsets.block_tables :][: layout.sequences * layout.blocks].reshape(
             layout.sequences, layout.blocks
         )
-        tables[:count], tables[count:] = self._blocks[slots, : layout.blocks], 0
+        tables[:] = 0
+        tables[places] = self._blocks[slots, : layout.blocks]
         if self._on_device.is_cuda:
-            self._on_device[: places.end].copy_(self._pinned[0][: places.end], non_blocking=True)
+            self._on_device[: offsets.end].copy_(self._pinned[0][: offsets.end], non_blocking=True)
 
-    def _views(self, layout: Layout, query_lens: list[int], context_lens: list[int]) -> Inputs:
+    def _views(self, layout: Layout, query_lens: list[int], context_lens: list[int], *, bounds: bool = False) -> Inputs:
         """The parts of the buffer as what a model is called with."""
-        places, device = _Offsets.of(layout), self._on_device
+        offsets, device = _Offsets.of(layout), self._on_device
 
         def int64(begin: int, size: int) -> Tensor:
             return device[begin : begin + 2 * size].view(torch.int64)
@@ -202,19 +235,21 @@ class StepInputs:
         metadata = AttentionMetadata(
             query_lens=query_lens,
             context_lens=context_lens,
-            num_decodes=query_lens.count(1),
-            query_start_loc=device[places.query_start_loc :][: layout.sequences + 1],
-            seq_lens=device[places.seq_lens :][: layout.sequences],
-            block_tables=device[places.block_tables :][: layout.sequences * layout.blocks].view(-1, layout.blocks),
-            slot_mapping=int64(places.slot_mapping, layout.tokens),
+            num_decodes=layout.decodes,
+            query_start_loc=device[offsets.query_start_loc :][: layout.sequences + 1],
+            seq_lens=device[offsets.seq_lens :][: layout.sequences],
+            block_tables=device[offsets.block_tables :][: layout.sequences * layout.blocks].view(-1, layout.blocks),
+            slot_mapping=int64(offsets.slot_mapping, layout.tokens),
+            bounds=bounds,
         )
         batch = ForwardBatch(
-            token_ids=int64(places.token_ids, layout.tokens),
-            positions=int64(places.positions, layout.tokens),
+            token_ids=int64(offsets.token_ids, layout.tokens),
+            positions=int64(offsets.positions, layout.tokens),
             attention=metadata,
-            slots=int64(places.slots, layout.sequences),
+            slots=int64(offsets.sequence_slots, layout.sequences),
         )
-        return Inputs(batch, *(int64(place, layout.sequences) for place in (places.last_rows, places.sampling)))
+        rest = (offsets.last_rows, offsets.slots, offsets.sampling)
+        return Inputs(batch, *(int64(begin, layout.sequences) for begin in rest))
 
     def _int64(self, begin: int, size: int) -> NDArray[np.int64]:
         """Numbers of 64 bits of the pinned buffer."""

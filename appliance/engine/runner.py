@@ -1,5 +1,5 @@
 """Runs one scheduled step on the device: its tokens are laid out, the model is called, and the next ones sampled; by
-launching each kernel, or by replaying the CUDA graph of a decode."""
+launching each kernel, or by replaying a CUDA graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from appliance.checkpoint.memory.graph_shapes import GraphShape
 from appliance.engine.cache import Caches
-from appliance.engine.graphs import Decoded, DecodeGraphs
+from appliance.engine.graphs import Computed, StepGraphs, StepSize
 from appliance.engine.histories import TokenHistories
 from appliance.engine.inputs import Inputs, StepInputs
 from appliance.engine.pooling import Pooled, pool_prompts
@@ -143,15 +143,16 @@ class Runner:
         self._histories = histories
         self._device = device
         self._last_sampled = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=device)  # by slot
-        self._graphs: DecodeGraphs | None = None
-        self._logits = torch.empty(0, device=device)  # of decodes by graphs
+        self._graphs: StepGraphs | None = None
+        self._logits = torch.empty(0, device=device)  # of steps by graphs
         self.steps: Counter[StepKind] = Counter()
 
     def use_graphs(self, shapes: Sequence[GraphShape], vocab_size: int) -> None:
-        """Decode by graphs of `shapes`, as soon as they are captured."""
-        most = max(shape.sequences for shape in shapes)
+        """Compute by graphs of `shapes`, as soon as they are captured."""
+        assert self._model.drafter is None or not any(shape.prefills for shape in shapes), "it reads whole prompts"
+        most = max(shape.num_rows for shape in shapes)
         self._logits = torch.empty(most, vocab_size, dtype=torch.float32, device=self._device)
-        self._graphs = DecodeGraphs(shapes, self._decode, self._device)
+        self._graphs = StepGraphs(shapes, self._compute_padded, self._device)
 
     @torch.inference_mode()
     def capture_next(self) -> bool:
@@ -219,10 +220,15 @@ class Runner:
     def _step_kind(self, step: Sequence[Scheduled]) -> tuple[StepKind, GraphShape | None]:
         if self._graphs is None:
             return StepKind.EAGER, None
-        if any(not item.is_decode or not item.samples or item.request.pooling for item in step):
+        if any(map(_reads_whole_prompt, step)):
+            return StepKind.WHOLE_PROMPT, None
+        choice, size = self._graphs.choice, _size(step)
+        if size.prefills and not choice.holds_prefills:
             return StepKind.PREFILL, None
-        shape = self._graphs.choice.choose(_num_sequences(step), max(item.context_len for item in step))
-        return StepKind.NOT_CAPTURED if shape is None else StepKind.GRAPH, shape
+        shape = choice.choose(size)
+        if shape is None:
+            return StepKind.NOT_CAPTURED if choice.has_room(size) else StepKind.TOO_LARGE, None
+        return StepKind.MIXED_GRAPH if size.prefills else StepKind.GRAPH, shape
 
     def _captured(self, shape: GraphShape) -> bool:
         """Capture the graph of `shape` if it is missing: with padding alone, since computing a real step twice would
@@ -253,20 +259,29 @@ class Runner:
     def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> ComputedStep:
         assert self._graphs is not None
         self._inputs.lay_out_padded(step, shape)
-        hidden, finite, logits, greedy = self._graphs.replay(shape)
+        finite, logits, greedy, hidden = self._graphs.replay(shape)
         count, inputs = _num_sequences(step), self._inputs.padded(shape)
-        for_head = None if self._model.drafter is None else (inputs, hidden)
-        return ComputedStep(step, finite, logits[:count], inputs.batch.slots[:count], greedy, for_head=for_head)
+        for_head = None if hidden is None else (inputs, hidden)
+        sampling = sum(item.num_sampled for item in step)
+        if sampling == count:
+            return ComputedStep(step, finite, logits[:count], inputs.slots[:count], greedy, for_head=for_head)
+        if not sampling:
+            return ComputedStep(step, finite, for_head=for_head)
+        places = inputs.sampling[:sampling]
+        greedy = Sampled(greedy.token_ids[places], greedy.finite[places], greedy.samplable[places])
+        return ComputedStep(step, finite, logits[places], inputs.slots[places], greedy, for_head=for_head)
 
-    def _decode(self, shape: GraphShape) -> Decoded:
-        """What a graph of `shape` holds."""
+    def _compute_padded(self, shape: GraphShape) -> Computed:
+        """What a graph of `shape` holds. It samples for every sequence: what is kept of those of a prompt that goes on
+        is overwritten before it is read."""
         inputs = self._inputs.padded(shape)
         self._enter_last_sampled(inputs)
         hidden = self._model.forward(inputs.batch, self._caches.layers)
-        logits = self._model.compute_logits(hidden, out=self._logits[: shape.sequences])
+        rows = hidden[inputs.last_rows] if shape.prefills else hidden
+        logits = self._model.compute_logits(rows, out=self._logits[: shape.num_rows])
         greedy = self._kernels.sampling(logits, SamplingBatch())
-        self._keep(inputs.batch.slots, greedy)
-        return Decoded(hidden, _finite(hidden), logits, greedy)
+        self._keep(inputs.slots, greedy)
+        return Computed(_finite(rows), logits, greedy, None if self._model.drafter is None else hidden)
 
     def _compute_eagerly(self, step: Sequence[Scheduled]) -> ComputedStep:
         inputs = self._inputs.lay_out(step)
@@ -284,7 +299,7 @@ class Runner:
             return ComputedStep(step, finite, prompt_scores=scores, pooled=pooled, for_head=for_head)
         every = sampling == len(rows)
         logits = self._model.compute_logits(rows if every else rows[inputs.sampling])
-        slots = inputs.batch.slots if every else inputs.batch.slots[inputs.sampling]
+        slots = inputs.slots if every else inputs.slots[inputs.sampling]
         return ComputedStep(step, finite, logits, slots, prompt_scores=scores, pooled=pooled, for_head=for_head)
 
     def _enter_last_sampled(self, inputs: Inputs) -> None:
@@ -312,6 +327,18 @@ def _behind_chunks(step: Sequence[Scheduled]) -> list[tuple[int, int]]:
         if not item.samples:
             found += [(end - 1, token) for token in item.request.tokens(item.context_len, item.context_len + 1)]
     return found
+
+
+def _size(step: Sequence[Scheduled]) -> StepSize:
+    prefills = [item.num_tokens for item in step if not item.is_decode]
+    decodes = _num_sequences(step) - len(prefills)
+    return StepSize(decodes, max(item.context_len for item in step), sum(prefills), len(prefills))
+
+
+def _reads_whole_prompt(item: Scheduled) -> bool:
+    """Whether hidden states of other tokens than the last are wanted."""
+    request = item.request
+    return bool(request.pooling) or (request.wants_prompt_scores and item.start + 1 < len(request.prompt_token_ids))
 
 
 def _num_sequences(step: Sequence[Scheduled]) -> int:

@@ -18,6 +18,7 @@ from appliance.hardware.machine import Inventory
 from appliance.plan.effective import Effective
 from appliance.profile.schema import Profile
 from appliance.protocol import EngineConfig
+from kernels.catalogue import graphs_hold_prefills
 from kernels.selection import chosen_names
 
 
@@ -99,6 +100,7 @@ class NativePlan(LaunchPlan):
 
     def engine_config(self) -> EngineConfig:
         profile, effective = self.profile, self.effective
+        backends = chosen_names(effective.selection)
         return EngineConfig(
             model_folder=str(self.folder),
             device="cpu" if self.device.gpu is None else "cuda:0",
@@ -112,10 +114,11 @@ class NativePlan(LaunchPlan):
             num_snapshots=self.memory.num_snapshots,
             prefix_caching=profile.prefix_caching,
             enforce_eager=effective["enforce-eager"].value,
+            prefill_graphs=graphs_hold_prefills(backends),
             drafts=profile.speculative_config.method,
             num_speculative_tokens=profile.speculative_config.most,
             keep_fp8=effective.context.fp8_blocks is not None,
-            backends=chosen_names(effective.selection),
+            backends=backends,
             ranks=effective.ranks,
             environment=self.environment,
             cast=str(self.cast) if self.sealed else None,

@@ -17,7 +17,7 @@ from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory.graph_shapes import GraphShape
 from appliance.engine import runner
 from appliance.engine.engine import Engine
-from appliance.engine.graphs import Decoded, GraphChoice
+from appliance.engine.graphs import Computed, GraphChoice, StepSize
 from appliance.engine.inputs import Inputs, StepInputs
 from appliance.models.collectives import ALONE, Group
 from appliance.protocol import CorePhase, Phase, SamplingParams, StepKind, Submit
@@ -35,7 +35,7 @@ class ComputedGraphs:
     """Graphs without CUDA."""
 
     def __init__(
-        self, shapes: Iterable[GraphShape], compute: Callable[[GraphShape], Decoded], _device: torch.device
+        self, shapes: Iterable[GraphShape], compute: Callable[[GraphShape], Computed], _device: torch.device
     ) -> None:
         self.choice = GraphChoice(shapes)
         self._compute = compute
@@ -50,7 +50,7 @@ class ComputedGraphs:
     def drop(self, shape: GraphShape) -> None:
         self.choice.drop(shape)
 
-    def replay(self, shape: GraphShape) -> Decoded:
+    def replay(self, shape: GraphShape) -> Computed:
         assert not self.choice.is_missing(shape)
         return self._compute(shape)
 
@@ -58,19 +58,29 @@ class ComputedGraphs:
 def padded_for_torch(inputs: StepInputs, shape: GraphShape) -> Inputs:
     """Torch's attention reads lengths on the host, for which reason no graph may hold it: here they are true."""
     padded = PADDED(inputs, shape)
-    attention = replace(padded.batch.attention, context_lens=padded.batch.attention.seq_lens.tolist())
+    attention = padded.batch.attention
+    query_lens, context_lens = attention.query_start_loc.diff().tolist(), attention.seq_lens.tolist()
+    attention = replace(attention, query_lens=query_lens, context_lens=context_lens, bounds=False)
     return padded._replace(batch=replace(padded.batch, attention=attention))
 
 
 @pytest.fixture
 def graphs(monkeypatch):
-    monkeypatch.setattr(runner, "DecodeGraphs", ComputedGraphs)
+    monkeypatch.setattr(runner, "StepGraphs", ComputedGraphs)
     monkeypatch.setattr(StepInputs, "padded", padded_for_torch)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def folder(request, tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("model") / "model", request.param, seed=2)
+
+
+@pytest.fixture
+def mixed(folder, graphs) -> dict[str, bool]:
+    """As if torch's backends could be held with prompts, as Triton's can but for latents."""
+    if read_config(folder).latent_attention is not None:
+        pytest.skip("no graph holds prompts")
+    return {"enforce_eager": False, "prefill_graphs": True}
 
 
 def engine_of(folder, group: Group = ALONE, /, **changes) -> Engine:
@@ -125,6 +135,43 @@ def test_the_answers_are_those_of_an_engine_without_graphs(folder, graphs, seed,
     padded.overlaps = overlaps
     assert answers(padded, seed) == expected
     assert padded.steps[StepKind.GRAPH] > 20
+
+
+@pytest.mark.parametrize("overlaps", [False, True], ids=["plain", "overlapping"])
+@pytest.mark.parametrize("seed", range(3))
+def test_prompts_padded_beside_decodes_are_answered_alike(folder, mixed, seed, overlaps):
+    """Whole ones, chunks that end a prompt and chunks that do not, alone and beside decodes."""
+    expected = answers(engine_of(folder), seed)
+    engine = engine_of(folder, **mixed)
+    engine.overlaps = overlaps
+    while engine.capture_next():
+        pass
+    assert answers(engine, seed) == expected
+    assert engine.steps[StepKind.MIXED_GRAPH] > 20
+    assert engine.steps[StepKind.GRAPH] > 20
+    assert not engine.steps[StepKind.NOT_CAPTURED]
+
+
+def test_prompts_that_no_graph_holds_are_counted(folder, graphs):
+    engine = engine_of(folder, enforce_eager=False)
+    answers(engine, 0)
+    assert engine.steps[StepKind.PREFILL] > 20
+    assert not engine.steps[StepKind.MIXED_GRAPH]
+
+
+def test_a_step_that_scores_its_prompt_is_counted(folder, mixed):
+    """Only while it computes tokens whose scores are wanted."""
+    engine = engine_of(folder, **mixed)
+    found = generate(engine, {"scored": list(range(6, 40))}, max_tokens=8, prompt_logprobs=1)["scored"]
+    assert len(found[0].prompt_logprobs.logprobs) == 33
+    assert engine.steps[StepKind.WHOLE_PROMPT] == (2 if read_config(folder).has_states else 1)
+
+
+def test_a_step_beyond_every_graph_is_counted(folder, mixed):
+    """More prompts than the largest graph has places for."""
+    engine = engine_of(folder, **mixed)
+    generate(engine, {f"r{number}": [6 + number, 7, 8, 9] for number in range(9)}, max_tokens=2)
+    assert engine.steps[StepKind.TOO_LARGE] == 1
 
 
 @pytest.mark.parametrize("seed", range(4, 10))
@@ -223,12 +270,13 @@ def test_progress_counts_the_graphs_there_are_to_be(folder, graphs):
 def test_a_graph_is_captured_once_it_was_wanted_several_times():
     large, small = GraphShape(8, 256), GraphShape(1, 256)
     choice = GraphChoice((large, small))
-    assert choice.choose(1, 200) is None
+    one = StepSize(1, 200)
+    assert choice.choose(one) is None
     choice.add(large)
     assert choice.missing == [small]
-    assert [choice.choose(1, 200) for _ in range(3)] == [large, large, small]
-    assert choice.choose(9, 200) is None
-    assert choice.choose(1, 257) is None
+    assert [choice.choose(one) for _ in range(3)] == [large, large, small]
+    assert [choice.has_room(StepSize(*size)) for size in ((8, 256), (9, 200), (1, 257))] == [True, False, False]
+    assert choice.choose(StepSize(9, 200)) is None
 
 
 class ScarceGraphs(ComputedGraphs):
@@ -255,7 +303,7 @@ FIRM = 2
 def test_ranks_keep_the_same_graphs_and_overlap_alike(folder, graphs, monkeypatch):
     """A graph that one rank has no memory for is none, and the answers are those of one process."""
     expected = answers(engine_of(folder), seed=FIRM)
-    monkeypatch.setattr(runner, "DecodeGraphs", ScarceGraphs)
+    monkeypatch.setattr(runner, "StepGraphs", ScarceGraphs)
     ScarceGraphs.made.clear()
 
     def run(group: ThreadGroup) -> tuple[dict[str, list[int]], Counter[StepKind]]:
@@ -270,4 +318,4 @@ def test_ranks_keep_the_same_graphs_and_overlap_alike(folder, graphs, monkeypatc
     assert first == second == expected
     assert steps == others
     assert steps[StepKind.GRAPH] > 0
-    assert {graphs.choice.choose(1, 10) for graphs in ScarceGraphs.made} == {GraphShape(4, 256)}
+    assert {graphs.choice.choose(StepSize(1, 10)) for graphs in ScarceGraphs.made} == {GraphShape(4, 256)}

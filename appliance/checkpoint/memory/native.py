@@ -17,6 +17,7 @@ from appliance.checkpoint.memory.step import SAMPLING, Moment, StepShape, moment
 from appliance.checkpoint.model_config import CompressedAttention, ModelConfig
 from appliance.checkpoint.selection import keeps_fp8
 from kernels import mla_attention
+from kernels.catalogue import graphs_hold_prefills
 from kernels.indexer import score_bytes
 from kernels.paged_attention import scratch_bytes
 
@@ -84,14 +85,17 @@ class NativeFootprint:
             max_num_seqs=self.limits.most_rows,
             max_num_batched_tokens=self.limits.max_num_batched_tokens,
             max_model_len=max_model_len,
+            prefills=graphs_hold_prefills(self.backends),
         )
+        rows = max(shape.num_rows for shape in shapes)
+        tokens = max(shape.num_tokens for shape in shapes)
         sequences = max(shape.sequences for shape in shapes)
         shape = StepShape(
-            tokens=sequences, sequences=sequences, item=self._item, fp8=self._fp8, backends=self.backends,
+            tokens=tokens, sequences=rows, item=self._item, fp8=self._fp8, backends=self.backends,
             attention=self._decoding(sequences, max_model_len),
         )  # fmt: skip
         pool = max(moment.total for moment in moments(self.config, shape) if moment.name != SAMPLING)
-        logits = sequences * self.config.vocab_size
+        logits = rows * self.config.vocab_size
         copies = 1 if self.config.ranks == 1 else 3  # this rank's, all ranks', and these in order
         pool = max(pool, copies * logits * self._item)
         return len(shapes) * GRAPH_BYTES + logits * 4 + int(pool * (1 + CUDA_SLACK_SHARE))
