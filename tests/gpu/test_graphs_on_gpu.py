@@ -118,7 +118,7 @@ def test_prompts_of_a_graphs_own_size_generate_the_same(engines, with_prompts, c
 
 @pytest.mark.parametrize("count", [1, 3, 5, 11])
 def test_padded_prompts_change_nothing_but_rounding(with_prompts, count):
-    near_as(*with_prompts, asked(60 + count, count, (33, 7, 130, 61)))
+    near_as(with_prompts, asked(60 + count, count, (33, 7, 130, 61)))
 
 
 def test_a_prompt_beside_decodes(with_prompts):
@@ -144,10 +144,11 @@ def test_a_prompt_beside_decodes(with_prompts):
 @pytest.mark.parametrize("count", [3, 5, 11])
 def test_padding_changes_nothing_but_rounding(pair, count):
     """Of a padded batch a product may be rounded otherwise: the first tokens' log probabilities stay near."""
-    near_as(*pair, asked(40 + count, count))
+    near_as(pair, asked(40 + count, count))
 
 
-def near_as(eager: Engine, graphs: Engine, prompts: dict[str, list[int]]) -> None:
+def near_as(engines: tuple[Engine, Engine], prompts: dict[str, list[int]]) -> None:
+    eager, graphs = engines
     expected = generate(eager, prompts, max_tokens=4)
     found = generate(graphs, prompts, max_tokens=4)
     near = 0
