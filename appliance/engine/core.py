@@ -13,7 +13,7 @@ import torch
 from appliance.engine.allocator import contiguous_segments
 from appliance.engine.device_context import open_ahead
 from appliance.engine.engine import Engine
-from appliance.engine.heap import give_back
+from appliance.engine.heap import give_back, keep_objects
 from appliance.engine.heartbeat import Activity, Counters
 from appliance.engine.link import CoreLink
 from appliance.engine.ranks import Followers, NoFollowers, RankProcesses, Turn, join, seeded
@@ -36,6 +36,7 @@ class Core:
         started = time.monotonic()
         open_ahead(torch.device(config.device))
         self.engine = Engine(config, report, log, group)
+        keep_objects()
         give_back()
         seconds = time.monotonic() - started
         log(f"{config.model_folder} loaded on {config.device} in {config.dtype} after {seconds:.2f} s")

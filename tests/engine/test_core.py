@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -19,9 +20,10 @@ import pytest
 import torch
 import zmq
 
-from appliance.engine.core import CHECK_BOOKS, run
+from appliance.engine.core import CHECK_BOOKS, Core, run
 from appliance.engine.heartbeat import Activity, Counters
 from appliance.engine.scheduler import Scheduler
+from appliance.models.collectives import ALONE
 from appliance.protocol import (
     Abort,
     CoreBeat,
@@ -230,6 +232,15 @@ def test_the_core_tells_what_its_start_took(tmp_path, capfd):
     lines = capfd.readouterr().err.splitlines()
     assert any(line.startswith("start: ") and "weights" in line for line in lines)
     assert any(re.fullmatch(r"\S+ GB of weights in \S+ s, \S+ GB/s", line) for line in lines)
+
+
+def test_what_is_loaded_is_never_walked_by_the_collector_again(tmp_path):
+    try:
+        core = Core(config(write_checkpoint(tmp_path / "model")), lambda phase: None, lambda line: None, ALONE)
+        assert not any(each is core.engine.scheduler for each in gc.get_objects())
+        assert len(gc.get_objects()) < gc.get_freeze_count() / 10
+    finally:
+        gc.unfreeze()
 
 
 class Totals(list[Counters]):
