@@ -186,13 +186,18 @@ def test_the_answers_are_those_of_an_engine_that_reads_each_step_before_the_next
     assert bool(overlapping.scheduler.num_preemptions) == crowded
 
 
+@pytest.mark.parametrize("with_prompts", [False, True])
 @pytest.mark.parametrize("overlaps", [False, True], ids=["plain", "overlapping"])
-def test_drafts_are_decodes_of_a_graph(folder, graphs, overlaps):
-    """Beside requests that may have none."""
+def test_drafts_are_decodes_of_a_graph(folder, graphs, overlaps, with_prompts):
+    """Beside requests that may have none, and beside prompts."""
+    if with_prompts and read_config(folder).latent_attention is not None:
+        pytest.skip("no graph holds prompts")
     if read_config(folder).has_states:
         pytest.skip("states have no drafts")
     expected = answers(engine_of(folder), 0)
-    engine = engine_of(folder, enforce_eager=False, drafts="ngram", num_speculative_tokens=3)
+    engine = engine_of(
+        folder, enforce_eager=False, drafts="ngram", num_speculative_tokens=3, prefill_graphs=with_prompts
+    )
     engine.overlaps = overlaps
     drafts = engine.scheduler.drafts
     assert drafts is not None
@@ -200,6 +205,7 @@ def test_drafts_are_decodes_of_a_graph(folder, graphs, overlaps):
     assert answers(engine, 0) == expected
     assert drafts.num_accepted > 100
     assert engine.steps[StepKind.GRAPH] > 20
+    assert bool(engine.steps[StepKind.MIXED_GRAPH]) == with_prompts
 
 
 def test_prompts_that_arrive_together_share_what_is_not_read_yet(folder):
@@ -298,6 +304,20 @@ class ScarceGraphs(ComputedGraphs):
 
 # Of these requests none hangs on rounding, which differs where sums are taken over ranks.
 FIRM = 2
+
+
+def test_ranks_compute_prompts_by_the_same_graphs(folder, mixed):
+    expected = answers(engine_of(folder), seed=FIRM)
+
+    def run(group: ThreadGroup) -> tuple[dict[str, list[int]], Counter[StepKind]]:
+        engine = engine_of(folder, group, **mixed)
+        engine.overlaps = True
+        return answers(engine, seed=FIRM), Counter(engine.steps)
+
+    (first, steps), (second, others) = together(2, run)
+    assert first == second == expected
+    assert steps == others
+    assert steps[StepKind.MIXED_GRAPH] > 20
 
 
 def test_ranks_keep_the_same_graphs_and_overlap_alike(folder, graphs, monkeypatch):

@@ -57,12 +57,17 @@ def main(ranks: str, rank: str, meeting: str, *folders: str) -> None:
 
 
 def _of_model(config: EngineConfig, group: Group) -> dict[str, Any]:
-    eager, graphs = (
-        Engine(msgspec.structs.replace(config, enforce_eager=without), lambda phase: None, _log, group)
-        for without in (True, False)
+    ways: list[dict[str, bool]] = [
+        {"enforce_eager": True},
+        {"enforce_eager": False, "prefill_graphs": False},
+        {"enforce_eager": False},
+    ]
+    eager, graphs, mixed = (
+        Engine(msgspec.structs.replace(config, **way), lambda phase: None, _log, group) for way in ways
     )
-    while graphs.capture_next():
-        pass
+    for engine in (graphs, mixed):
+        while engine.capture_next():
+            pass
     return {
         "eager": _written(eager),
         "graphs": _written(graphs),
@@ -70,6 +75,9 @@ def _of_model(config: EngineConfig, group: Group) -> dict[str, Any]:
         "hits": graphs.scheduler.prompt_tokens_cached,
         "sampled": _written(graphs, temperature=0.9, seed=7, top_p=0.9),
         "steps_by_graph": graphs.steps[StepKind.GRAPH],
+        "mixed": _written(mixed),
+        "steps_with_prompts": mixed.steps[StepKind.MIXED_GRAPH],
+        "holds_prompts": config.prefill_graphs,
     }
 
 

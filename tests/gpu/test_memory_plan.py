@@ -24,6 +24,7 @@ from appliance.hardware.engine_machine import Machine
 from appliance.plan.effective import Effective, resolve
 from appliance.profile.document import load
 from appliance.protocol import EngineConfig
+from kernels.catalogue import graphs_hold_prefills
 from kernels.libraries import installed
 from kernels.selection import chosen_names
 from tests.tiny import FP8, write_checkpoint
@@ -114,6 +115,7 @@ def engine_config(folder: Path, effective: Effective) -> dict[str, Any]:
         num_blocks=plan.num_blocks,
         enforce_eager=effective["enforce-eager"].value,
         keep_fp8=effective.context.fp8_blocks is not None,
+        prefill_graphs=graphs_hold_prefills(chosen_names(effective.selection)),
         backends=chosen_names(effective.selection),
         cast=os.environ.get("INGOT_GPU_CAST"),
     )

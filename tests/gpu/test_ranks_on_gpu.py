@@ -97,7 +97,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     started: list[subprocess.Popen[str]] = []
     try:
         both = [json.loads(each.communicate(timeout=100)[0]) for each in (start(2, 0), start(2, 1))]
-        texts = [{way: tokens(model[way]) for way in ("graphs", "again")} for model in both[0]["models"]]
+        texts = [{way: tokens(model[way]) for way in ("graphs", "again", "mixed")} for model in both[0]["models"]]
         return [json.loads(start(1, 0).communicate(json.dumps(texts), timeout=60)[0]), *both]
     finally:
         for process in started:
@@ -115,12 +115,14 @@ def test_both_ranks_say_the_same_with_graphs_and_without(of_model: list[dict[str
     assert first == second
     assert first["steps_by_graph"] >= 3 * (NEW_TOKENS - 1)
     assert tokens(first["graphs"]) == tokens(first["eager"])
+    assert (first["steps_with_prompts"] > 0) == first["holds_prompts"]
     assert all(len(written) == NEW_TOKENS for written in first["sampled"].values())
 
 
-@pytest.mark.parametrize("way", ["graphs", "again"])
+@pytest.mark.parametrize("way", ["graphs", "again", "mixed"])
 def test_one_writes_the_same(of_model: list[dict[str, Any]], way: str) -> None:
-    """Token by token, and again with prefix hits: it finds each as likely, and none likelier but for rounding."""
+    """Token by token, again with prefix hits, and with padded prompts: it finds each as likely, and none likelier but
+    for rounding."""
     alone, shared, _ = of_model
     assert shared["hits"] >= 288  # the longest prompt but for its last block
     errors, gaps = [], []
