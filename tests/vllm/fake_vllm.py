@@ -7,7 +7,8 @@ stream), `waits_s` between pieces, `deaf` (to SIGTERM), `leaves` (a process in a
 (generates nothing after `ready`), `cries` (lines, which it logs when it is asked for tokens of a text, and lives on),
 `worker` (the signal that ends a worker of its own; it then reports an error of the core), `errs` (a line, which it logs
 with the time in the middle of its start, and goes on), `compiles` (a command, which it runs before it serves, and goes
-on whatever comes of that), `compiles_unseen` (the same, from a process that is not Python's to watch).
+on whatever comes of that), `compiles_unseen` (the same, from a process that is not Python's to watch), `streams` (by
+route, what each request after the self-test is sent as a stream; the requests are logged).
 """
 
 from __future__ import annotations
@@ -124,6 +125,10 @@ async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mo
     elif "unsupported" in BEHAVIOUR:
         message = "The model does not support Completions API"
         await send(writer, {"error": {"message": message}}, status=BEHAVIOUR["unsupported"])
+    elif path in BEHAVIOUR.get("streams", ()) and body.get("stream"):
+        print(path, json.dumps(body), flush=True)
+        frames = [f"data: {json.dumps(each)}\n\n" for each in BEHAVIOUR["streams"][path]]
+        await send(writer, "".join([*frames, "data: [DONE]\n\n"]).encode(), kind="text/event-stream")
     elif path in ("/v1/completions", "/v1/chat/completions") and "only" not in BEHAVIOUR:
         await generate(reader, writer, body, model)
     elif path == "/tokenize":

@@ -213,10 +213,3 @@ def test_while_vllm_starts_a_request_is_told_to_wait(tmp_path: Path, program: Pa
         status, headers, body = ask(engine, "/v1/messages", "{}")
         assert (status, headers["retry-after"]) == (503, "1")
         assert json.loads(body)["error"]["type"] == "api_error", "in Anthropic's shape"
-
-
-def test_ollamas_paths_say_that_vllm_has_none(engine: Engine) -> None:
-    """In Ollama's shape."""
-    for path, method in (("/api/chat", "POST"), ("/api/generate", "POST"), ("/api/tags", "GET"), ("/api/ps", "GET")):
-        status, _, body = ask(engine, path, "{}", method)
-        assert (status, set(json.loads(body))) == (501, {"error"})

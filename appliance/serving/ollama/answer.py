@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,14 @@ from appliance.serving.stream import encode
 LINES = "application/x-ndjson"
 
 
+class Figures(NamedTuple):
+    """Of one answer, once it has ended."""
+
+    first_token_at: float | None
+    prompt_tokens: int
+    tokens: int
+
+
 class GenerationAnswer(Answer):
     """`model` is the name that the client has asked for. Its subclasses say where the words go."""
 
@@ -31,25 +39,34 @@ class GenerationAnswer(Answer):
         self._began = began
 
     def whole(self, choices: list[Choice], pieces: list[Piece]) -> dict[str, Any]:
-        calls = CompleteCalls()
-        complete = [*calls.add(pieces[0].calls), *calls.end()]
-        return {**self._part(pieces[0], complete), **self._end(choices[0], pieces[0])}
+        return self.put_together(pieces[0], _figures(choices[0]))
 
     async def frames(self, answering: Answering) -> AsyncIterator[bytes]:
         try:
-            choice = answering.choices[0]
-            calls = CompleteCalls()
-            async for came in answering.pieces():
-                piece = Piece() if came is None else came[1]  # an empty part keeps the connection open
-                complete = calls.add(piece.calls)
-                if piece.finish_reason is not None:
-                    complete += calls.end()
-                if came is None or piece.text or complete or (piece.reasoning and self._shows_thinking):
-                    yield _line({**self._part(piece, complete), "done": False})
-                if piece.finish_reason is not None:
-                    yield _line({**self._part(Piece(), []), **self._end(choice, piece)})
+            pieces = (None if came is None else came[1] async for came in answering.pieces())
+            async for line in self.lines(pieces, lambda: _figures(answering.choices[0])):
+                yield line
         finally:
             answering.close()
+
+    def put_together(self, piece: Piece, figures: Figures) -> dict[str, Any]:
+        """The whole answer, in one piece."""
+        calls = CompleteCalls()
+        complete = [*calls.add(piece.calls), *calls.end()]
+        return {**self._part(piece, complete), **self._end(figures, piece)}
+
+    async def lines(self, pieces: AsyncIterator[Piece | None], figures: Callable[[], Figures]) -> AsyncIterator[bytes]:
+        """Of a stream. None is silence, in which an empty part keeps the connection open."""
+        calls = CompleteCalls()
+        async for came in pieces:
+            piece = came or Piece()
+            complete = calls.add(piece.calls)
+            if piece.finish_reason is not None:
+                complete += calls.end()
+            if came is None or piece.text or complete or (piece.reasoning and self._shows_thinking):
+                yield _line({**self._part(piece, complete), "done": False})
+            if piece.finish_reason is not None:
+                yield _line({**self._part(Piece(), []), **self._end(figures(), piece)})
 
     def loaded(self) -> dict[str, Any]:
         """The answer to a request that asks for nothing, which clients send to have the model loaded."""
@@ -65,18 +82,18 @@ class GenerationAnswer(Answer):
     @abstractmethod
     def _words(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]: ...
 
-    def _end(self, choice: Choice, piece: Piece) -> dict[str, Any]:
+    def _end(self, figures: Figures, piece: Piece) -> dict[str, Any]:
         """Durations are in nanoseconds. The model had been loaded before."""
         now = time.perf_counter()
-        first = choice.first_token_at or now
+        first = figures.first_token_at or now
         return {
             "done": True,
             "done_reason": piece.finish_reason,
             "total_duration": _nanoseconds(now - self._began),
             "load_duration": 0,
-            "prompt_eval_count": len(choice.prompt_token_ids),
+            "prompt_eval_count": figures.prompt_tokens,
             "prompt_eval_duration": _nanoseconds(first - self._began),
-            "eval_count": choice.num_tokens,
+            "eval_count": figures.tokens,
             "eval_duration": _nanoseconds(now - first),
         }
 
@@ -129,6 +146,10 @@ class CompleteCalls:
 
 def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _figures(choice: Choice) -> Figures:
+    return Figures(choice.first_token_at, len(choice.prompt_token_ids), choice.num_tokens)
 
 
 def _line(content: dict[str, Any]) -> bytes:

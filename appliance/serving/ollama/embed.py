@@ -12,12 +12,13 @@ from msgspec import Meta
 
 from appliance.engine_client.client import CoreClient
 from appliance.serving.access import key_of
+from appliance.serving.answering import unless_gone
 from appliance.serving.body import read_body
 from appliance.serving.embedding import MAX_INPUTS, Embedder
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import bad_request
 from appliance.serving.fields import Ignored, decode_part, read_fields
 from appliance.serving.json_list import json_list
-from appliance.serving.ollama import answers, models
+from appliance.serving.ollama import answers, models, on_vllm
 from appliance.serving.ollama.fields import OLLAMA, Options
 from appliance.serving.ollama.request import unloads
 from appliance.serving.parts import TheFrontDoor
@@ -51,11 +52,13 @@ class OllamaEmbeddingsFields(msgspec.Struct, frozen=True, kw_only=True):
     summary="Embed texts, as Ollama's API",
     body=OllamaEmbedFields,
     answer=answers.OllamaEmbeddings,
-    errors=(*GENERATING, 501),
+    errors=GENERATING,
     error=answers.OllamaError,
 )
 async def embed(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[bytes]:
     began = time.perf_counter()
+    if front_door.on_vllm:
+        return await _embedded_by_vllm(request, front_door, began)
     client, model, fields, ignored = await _read(request, front_door, OllamaEmbedFields)
     texts = fields.input if isinstance(fields.input, list) else [fields.input]
     if fields.truncate is not False:
@@ -88,10 +91,12 @@ async def embed(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Re
     summary="Embed one text, as the older path of Ollama's API",
     body=OllamaEmbeddingsFields,
     answer=answers.OllamaEmbedding,
-    errors=(*GENERATING, 501),
+    errors=GENERATING,
     error=answers.OllamaError,
 )
 async def embed_prompt(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[bytes]:
+    if front_door.on_vllm:
+        return await _prompt_embedded_by_vllm(request, front_door)
     client, model, fields, ignored = await _read(request, front_door, OllamaEmbeddingsFields)
     text = fields.prompt[: model.max_model_len * model.tokenizer.longest_token]
     prompts = [_truncated(prompt, model) for prompt in await encode_prompts(text, "prompt", model, most=1)]
@@ -104,18 +109,46 @@ async def embed_prompt(request: Request[Any, Any, Any], front_door: TheFrontDoor
 async def _read(
     request: Request[Any, Any, Any], front_door: TheFrontDoor, type: Any
 ) -> tuple[CoreClient, ServedModel, Any, Ignored]:
-    if front_door.on_vllm:
-        message = "Ollama's API is available with `engine: native` only. Use /v1/embeddings."
-        raise ApiError(501, message, code="not_with_vllm")
     client, model = front_door.serving()
-    fields, ignored = await read_fields(await read_body(request), type, strict=model.strict_requests, api=OLLAMA)
-    models.check_name(fields.model, model)
+    fields, ignored = await _fields(request, type, model.name, strict=model.strict_requests)
     model.check_pooling()
+    return client, model, fields, ignored
+
+
+async def _fields(request: Request[Any, Any, Any], type: Any, name: str, *, strict: bool) -> tuple[Any, Ignored]:
+    fields, ignored = await read_fields(await read_body(request), type, strict=strict, api=OLLAMA)
+    models.check_name(fields.model, name)
     decode_part(fields.options or {}, Options, "options", ignored)
     if fields.keep_alive is not None and unloads(fields.keep_alive):
         message = "keep_alive: no request unloads the model; stop the engine in the console."
         raise bad_request(message, "keep_alive", "unsupported_field")
-    return client, model, fields, ignored
+    return fields, ignored
+
+
+async def _embedded_by_vllm(request: Request[Any, Any, Any], front_door: TheFrontDoor, began: float) -> Response[bytes]:
+    launch, model = on_vllm.serving(front_door)
+    fields, ignored = await _fields(request, OllamaEmbedFields, model.name, strict=model.strict_requests)
+    texts = fields.input if isinstance(fields.input, list) else [fields.input]
+    asked = on_vllm.embed(
+        launch, model, texts, truncate=fields.truncate is not False, dimensions=fields.dimensions or None
+    )
+    found, num_tokens = await unless_gone(request, asked)
+    body = encode({
+        "model": fields.model or model.name,
+        "embeddings": found,
+        "total_duration": int((time.perf_counter() - began) * 1e9),
+        "load_duration": 0,
+        "prompt_eval_count": num_tokens,
+    })  # fmt: skip
+    return Response(body, media_type="application/json", headers=ignored.headers)
+
+
+async def _prompt_embedded_by_vllm(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[bytes]:
+    launch, model = on_vllm.serving(front_door)
+    fields, ignored = await _fields(request, OllamaEmbeddingsFields, model.name, strict=model.strict_requests)
+    asked = on_vllm.embed(launch, model, [fields.prompt], truncate=True, dimensions=None)
+    (found,), _ = await unless_gone(request, asked)
+    return Response(encode({"embedding": found}), media_type="application/json", headers=ignored.headers)
 
 
 def _truncated(prompt: list[int], model: ServedModel) -> list[int]:

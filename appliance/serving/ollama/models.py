@@ -16,10 +16,10 @@ PRECISIONS: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 UNITS: Final = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
-def check_name(asked: str | None, model: ServedModel) -> None:
+def check_name(asked: str | None, served: str) -> None:
     """Without a tag, a name stands for that with `:latest`. Raises ApiError."""
-    if asked is not None and asked.removesuffix(LATEST) != model.name.removesuffix(LATEST):
-        message = f"model {asked[:100]!r} not found. Available model: {model.name!r}."
+    if asked is not None and asked.removesuffix(LATEST) != served.removesuffix(LATEST):
+        message = f"model {asked[:100]!r} not found. Available model: {served!r}."
         raise ApiError(404, message, param="model", code="model_not_found")
 
 

@@ -47,17 +47,18 @@ def unloads(keep_alive: float | str | None) -> bool:
     return not any(digit in keep_alive for digit in "123456789")
 
 
-def translate_chat(fields: OllamaChatFields, model: ServedModel, ignored: Ignored) -> Translated:
+def translate_chat(fields: OllamaChatFields, max_model_len: int | None, ignored: Ignored) -> Translated:
     """Raises ApiError naming the field."""
     messages = translate_messages(fields.messages, ignored)
-    return _translate(fields, messages, fields.tools, FieldOrigins(ORIGINS), model, ignored)
+    return _translate(fields, messages, fields.tools, FieldOrigins(ORIGINS), max_model_len, ignored)
 
 
-def translate_generate(fields: OllamaGenerateFields, model: ServedModel, ignored: Ignored) -> Translated:
+def translate_generate(fields: OllamaGenerateFields, max_model_len: int | None, ignored: Ignored) -> Translated:
     messages = [{"role": "user", "content": fields.prompt}]
     if fields.system:
         messages.insert(0, {"role": "system", "content": fields.system})
-    return _translate(fields, messages, None, FieldOrigins(ORIGINS | {"messages": "prompt"}), model, ignored)
+    origins = FieldOrigins(ORIGINS | {"messages": "prompt"})
+    return _translate(fields, messages, None, origins, max_model_len, ignored)
 
 
 async def generation_ask(translated: Translated, model: ServedModel, ignored: Ignored) -> Ask:
@@ -90,12 +91,12 @@ def _translate(
     messages: list[dict[str, Any]],
     tools: Any,
     origins: FieldOrigins,
-    model: ServedModel,
+    max_model_len: int | None,
     ignored: Ignored,
 ) -> Translated:
     unloads(fields.keep_alive)  # which raises for what is no duration
     options = decode_part(fields.options or {}, Options, "options", ignored)
-    if options.num_ctx is not None and options.num_ctx > model.max_model_len:
+    if options.num_ctx is not None and max_model_len is not None and options.num_ctx > max_model_len:
         ignored.add_unused("options.num_ctx")
     effort = fields.think if isinstance(fields.think, str) else None
     enabled = fields.think if isinstance(fields.think, bool) else None

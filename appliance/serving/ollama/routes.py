@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from litestar import Request, Response, get, post
 
-from appliance.engine_client.client import CoreClient
-from appliance.engines import engine_named
 from appliance.serving.access import key_of
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.body import beside_others, read_body
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import bad_request
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
-from appliance.serving.ollama import answers, models
+from appliance.serving.ollama import answers, models, on_vllm
 from appliance.serving.ollama.answer import LINES, ChatAnswer, GenerateAnswer, GenerationAnswer
 from appliance.serving.ollama.embed import embed, embed_prompt
 from appliance.serving.ollama.fields import (
@@ -32,9 +30,6 @@ from appliance.serving.parts import TheFrontDoor
 from appliance.serving.respond import GENERATING, Answered, respond
 from appliance.serving.served_model import ServedModel
 
-if TYPE_CHECKING:
-    from appliance.profile.startable import Startable
-
 AnyRequest = Request[Any, Any, Any]
 AnsweredOrLoaded = Answered | Response[dict[str, Any]]
 
@@ -46,19 +41,22 @@ AnsweredOrLoaded = Answered | Response[dict[str, Any]]
     body=OllamaChatFields,
     answer=answers.OllamaChatAnswer,
     streams=LINES,
-    errors=(*GENERATING, 501),
+    errors=GENERATING,
     error=answers.OllamaError,
 )
 async def chat(request: AnyRequest, front_door: TheFrontDoor) -> AnsweredOrLoaded:
     began = time.perf_counter()
-    _, model = _serving(front_door)
+    model = _served(front_door)
     body = await read_body(request)
     fields, ignored = await read_fields(body, OllamaChatFields, strict=model.strict_requests, api=OLLAMA)
-    models.check_name(fields.model, model)
+    models.check_name(fields.model, model.name)
     answer = ChatAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
-    translated = await beside_others(body, lambda: translate_chat(fields, model, ignored))
+    translated = await beside_others(body, lambda: translate_chat(fields, model.max_model_len, ignored))
     if not fields.messages:
         return _loaded(fields, answer, ignored.headers)
+    if isinstance(model, on_vllm.VllmModel):
+        content = on_vllm.chat_content(translated.chat, model)
+        return await _answer_by_vllm(request, front_door, fields, content, translated.origins, answer, ignored.headers)
     ask = await generation_ask(translated, model, ignored)
     return await _answer(request, front_door, fields, ask, translated.origins, answer, ignored.headers)
 
@@ -70,19 +68,23 @@ async def chat(request: AnyRequest, front_door: TheFrontDoor) -> AnsweredOrLoade
     body=OllamaGenerateFields,
     answer=answers.OllamaGenerateAnswer,
     streams=LINES,
-    errors=(*GENERATING, 501),
+    errors=GENERATING,
     error=answers.OllamaError,
 )
 async def generate(request: AnyRequest, front_door: TheFrontDoor) -> AnsweredOrLoaded:
     began = time.perf_counter()
-    _, model = _serving(front_door)
+    model = _served(front_door)
     body = await read_body(request)
     fields, ignored = await read_fields(body, OllamaGenerateFields, strict=model.strict_requests, api=OLLAMA)
-    models.check_name(fields.model, model)
+    models.check_name(fields.model, model.name)
     answer = GenerateAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
-    translated = translate_generate(fields, model, ignored)
+    translated = translate_generate(fields, model.max_model_len, ignored)
     if not fields.prompt:
         return _loaded(fields, answer, ignored.headers)
+    if isinstance(model, on_vllm.VllmModel):
+        raw = on_vllm.raw_content(translated.chat, fields.prompt, model) if fields.raw else None
+        content = raw or on_vllm.chat_content(translated.chat, model)
+        return await _answer_by_vllm(request, front_door, fields, content, translated.origins, answer, ignored.headers)
     if fields.raw:
         ask = await raw_ask(translated, fields.prompt, model)
     else:
@@ -94,31 +96,27 @@ async def generate(request: AnyRequest, front_door: TheFrontDoor) -> AnsweredOrL
     "/api/tags",
     summary="The models that a request may name, as Ollama's API lists them",
     answer=answers.OllamaModels,
-    errors=(501, 503),
+    errors=(503,),
     error=answers.OllamaError,
 )
 async def tags(front_door: TheFrontDoor) -> dict[str, Any]:
     known = front_door.startable.read()
-    if not known:
-        _, model = _serving(front_door)
-        return {"models": [models.listed(model)]}
-    running = [front_door.serving()[1]] if front_door.serves and not front_door.on_vllm else []
+    running = [_served(front_door)] if front_door.serves or not known else []
     names = {model.name for model in running}
-    native = [each for name, each in sorted(known.items()) if name not in names and not _on_vllm(each)]
-    idle = [await front_door.describe(each) for each in native]
-    return {"models": [*map(models.listed, running), *(description.tag for description in idle)]}
+    idle = [await front_door.describe(each) for name, each in sorted(known.items()) if name not in names]
+    return {"models": [*map(_listed, running), *(description.tag for description in idle)]}
 
 
 @get(
     "/api/ps",
     summary="The served model, as Ollama's API lists running ones",
     answer=answers.OllamaRunningModels,
-    errors=(501, 503),
+    errors=(503,),
     error=answers.OllamaError,
 )
 async def running(front_door: TheFrontDoor) -> dict[str, Any]:
-    _, model = _serving(front_door)
-    return {"models": [models.running(model)]}
+    model = _served(front_door)
+    return {"models": [model.running if isinstance(model, on_vllm.VllmModel) else models.running(model)]}
 
 
 @post(
@@ -127,17 +125,18 @@ async def running(front_door: TheFrontDoor) -> dict[str, Any]:
     summary="Describe the served model, as Ollama's API",
     body=OllamaShowFields,
     answer=answers.OllamaShownModel,
-    errors=(404, 501, 503),
+    errors=(404, 503),
     error=answers.OllamaError,
 )
 async def show(request: AnyRequest, front_door: TheFrontDoor) -> Response[dict[str, Any]]:
     body = await read_body(request)
     if (shown := await _shown_idle(front_door, body)) is not None:
         return Response(shown)
-    _, model = _serving(front_door)
+    model = _served(front_door)
     fields, ignored = await read_fields(body, OllamaShowFields, strict=model.strict_requests, api=OLLAMA)
-    models.check_name(fields.model or fields.name, model)
-    return Response(models.shown_model(model), headers=ignored.headers)
+    models.check_name(fields.model or fields.name, model.name)
+    told = model.shown if isinstance(model, on_vllm.VllmModel) else models.shown_model(model)
+    return Response(told, headers=ignored.headers)
 
 
 @get(
@@ -153,11 +152,13 @@ async def version() -> dict[str, str]:
 ROUTES = (chat, generate, embed, embed_prompt, tags, running, show, version)
 
 
-def _serving(front_door: TheFrontDoor) -> tuple[CoreClient, ServedModel]:
-    if front_door.on_vllm:
-        message = "Ollama's API is available with `engine: native` only. Use /v1/chat/completions or /v1/messages."
-        raise ApiError(501, message, code="not_with_vllm")
-    return front_door.serving()
+def _served(front_door: FrontDoor) -> ServedModel | on_vllm.VllmModel:
+    """Raises ApiError (503) when no engine is ready."""
+    return on_vllm.serving(front_door)[1] if front_door.on_vllm else front_door.serving()[1]
+
+
+def _listed(model: ServedModel | on_vllm.VllmModel) -> dict[str, Any]:
+    return model.listed if isinstance(model, on_vllm.VllmModel) else models.listed(model)
 
 
 async def _shown_idle(front_door: FrontDoor, body: bytes) -> dict[str, Any] | None:
@@ -170,10 +171,6 @@ async def _shown_idle(front_door: FrontDoor, body: bytes) -> dict[str, Any] | No
     if name is None or name == front_door.swapper.running:
         return None
     return (await front_door.describe(known[name])).shown or None
-
-
-def _on_vllm(startable: Startable) -> bool:
-    return engine_named(startable.engine).own_server
 
 
 async def _answer(
@@ -190,6 +187,23 @@ async def _answer(
     with origins.in_errors():
         answering = Answering(client, model, front_door.metrics, ask, key_of(request))
     return await respond(request, answering, answer, stream=fields.stream is not False, headers=headers)
+
+
+async def _answer_by_vllm(
+    request: AnyRequest,
+    front_door: FrontDoor,
+    fields: GenerationFields,
+    content: dict[str, Any],
+    origins: FieldOrigins,
+    answer: GenerationAnswer,
+    headers: dict[str, str],
+) -> Answered:
+    """To a request of messages, or of a prompt as it stands."""
+    path = "/v1/chat/completions" if "messages" in content else "/v1/completions"
+    stream = fields.stream is not False
+    return await on_vllm.answered(
+        request, front_door, path, content, answer, stream=stream, origins=origins, headers=headers
+    )
 
 
 def _loaded(fields: GenerationFields, answer: GenerationAnswer, headers: dict[str, str]) -> Response[dict[str, Any]]:

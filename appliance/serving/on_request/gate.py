@@ -98,7 +98,7 @@ class Gate:
         if path in COUNTS:
             message = f"The model {model!r} is not running. A request for an answer starts it."
             raise ApiError(503, message, param="model", code="model_not_running")
-        if path not in (proxy.POST if own_server else NATIVE):
+        if path not in (proxy.POST | OLLAMA if own_server else NATIVE):
             message = f"{path} is not available with the engine of the model {model!r}."
             raise ApiError(501, message, code="not_with_this_engine")
         return model
