@@ -15,6 +15,7 @@ from msgspec import Meta
 from appliance.serving.access import key_of
 from appliance.serving.body import read_body
 from appliance.serving.embedding import MAX_INPUTS, Embedder
+from appliance.serving.errors import bad_request
 from appliance.serving.fields import NO_TOOLS, OPENAI, Accepted, read_fields
 from appliance.serving.json_list import json_list
 from appliance.serving.openapi.answers import Embeddings
@@ -57,6 +58,7 @@ async def embeddings(request: Request[Any, Any, Any], front_door: TheFrontDoor) 
     fields, ignored = await read_fields(body, EmbeddingFields, strict=model.strict_requests, api=VOCABULARY)
     model.check_name(fields.model)
     model.check_pooling()
+    _check_not_empty(fields.input)
     special = fields.add_special_tokens is not False
     prompts = await encode_prompts(fields.input, "input", model, most=MAX_INPUTS, add_special_tokens=special)
     for index, prompt in enumerate(prompts):
@@ -77,6 +79,14 @@ async def embeddings(request: Request[Any, Any, Any], front_door: TheFrontDoor) 
     async with front_door.encoding:
         answer = await asyncio.to_thread(write) if len(found) > 1 else write()
     return Response(answer, media_type="application/json", headers=ignored.headers)
+
+
+def _check_not_empty(given: Prompts) -> None:
+    """What would be embedded of an empty text is the special tokens alone."""
+    for index, text in enumerate([given] if isinstance(given, str) else given):
+        if text == "":
+            place = "input" if isinstance(given, str) else f"input[{index}]"
+            raise bad_request(f"{place} is empty; send a text of at least one character.", place)
 
 
 def written(embedding: array[float], *, as_text: bool) -> str | list[float]:

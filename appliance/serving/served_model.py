@@ -192,6 +192,10 @@ class ServedModel:
             raise bad_request(message, "max_tokens", "context_length_exceeded")
         return left
 
+    async def check_fits(self, text: str, param: str) -> None:
+        """Raises PromptTooLongError if this part of a prompt alone exceeds the context."""
+        self.room(len(await self.encode(text, param, add_special_tokens=False)), None, param)
+
     def cache_salt(self, key_id: str, asked: str | None) -> str:
         """The salt for a request's prefix-cache hashes; "" if shared by everybody. It does not reveal the key."""
         parts = (key_id if self.salts_by_key else "", asked or "")

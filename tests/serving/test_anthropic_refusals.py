@@ -128,6 +128,9 @@ def test_a_prompt_that_no_context_holds(door: Door) -> None:
         assert (status, error["param"], error["code"]) == (400, "messages", "context_length_exceeded")
         figures = re.search(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", error["message"])
         assert int(figures[1]) > int(figures[2]) == 512
+        body = {"max_tokens": 16, "messages": HELLO, "system": "x" * length}
+        status, error = refused(door, body)
+        assert (status, error["param"], error["code"]) == (400, "system", "context_length_exceeded")
 
 
 @pytest.mark.parametrize(

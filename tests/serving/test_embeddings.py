@@ -156,6 +156,8 @@ def test_ollama_truncates_and_keeps_the_end(http: httpx.Client) -> None:
         ({"input": None}, "input"),
         ({"input": []}, "input"),
         ({"input": [[]]}, "input[0]"),
+        ({"input": ""}, "input"),
+        ({"input": ["x", ""]}, "input[1]"),
         ({"input": ["x", [[1]]]}, "input[1][0]"),
         ({"input": ["x", 1]}, "input"),
         ({"input": 7}, "input"),

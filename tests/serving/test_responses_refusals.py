@@ -82,6 +82,9 @@ OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}
         ),
         ({"tools": [FUNCTION], "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice"),
         ({"inputs": "x"}, "inputs"),
+        ({"instructions": "x" * 1000}, "instructions"),
+        ({"instructions": "x" * 100_000}, "instructions"),
+        ({"instructions": "x", "input": "x" * 1000}, "input"),
     ],
 )
 def test_a_wrong_field_is_named_by_its_path(door: Door, body: dict[str, Any], param: str) -> None:

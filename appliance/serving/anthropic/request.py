@@ -92,9 +92,20 @@ async def messages_ask(translated: Translated, model: ServedModel, ignored: Igno
         except PromptTooLongError as error:
             # In Anthropic's words and figures: Claude Code then compacts the conversation by itself.
             error.message = f"prompt is too long: {error.num_tokens} tokens > {model.max_model_len} maximum"
+            await _name_system(chat, model, error)
             raise
     translated.origins.note(unused, ignored)
     return structs.replace(ask, form_param=ask.form_param and translated.origins.of(ask.form_param))
+
+
+async def _name_system(chat: ChatFields, model: ServedModel, error: PromptTooLongError) -> None:
+    """Where it alone is too long."""
+    first = chat.messages[0]
+    if first["role"] == "system" and isinstance(first["content"], str):
+        try:
+            await model.check_fits(first["content"], "system")
+        except PromptTooLongError:
+            error.param = "system"
 
 
 async def count_prompt(translated: Translated, model: ServedModel, ignored: Ignored) -> int:

@@ -11,7 +11,7 @@ import msgspec
 from appliance.serving.answering import Ask
 from appliance.serving.body import beside_others
 from appliance.serving.chat_request import ChatFields, chat_ask
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import ApiError, PromptTooLongError, bad_request
 from appliance.serving.fields import Ignored
 from appliance.serving.responses.fields import ResponseFields, TextOptions
 from appliance.serving.responses.items import Item, check_items
@@ -56,6 +56,9 @@ async def response_ask(
     make_ask = ask_that_fits if fields.truncation == "auto" else chat_ask
     try:
         ask = await make_ask(chat, model, ignored)
+    except PromptTooLongError:
+        await model.check_fits(fields.instructions or "", "instructions")
+        raise
     except ApiError as error:
         raise _with_place_of_tool(error, fields.tools or []) from None
     form_param = ask.form_param and _own_name(ask.form_param)
