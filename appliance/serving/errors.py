@@ -89,6 +89,10 @@ def not_ready(state: State, reason: str, drain_until: float | None = None) -> Ap
     return ApiError(503, f"{NOT_READY[state]}{because}", code="engine_not_ready", headers=headers)
 
 
+def not_with_model(path: str) -> ApiError:
+    return ApiError(404, f"{path} is not available with this model.", code="not_with_this_model")
+
+
 def engine_gone(reason: str) -> ApiError:
     return ApiError(502, f"The engine stopped while answering: {reason}", code="engine_failed")
 

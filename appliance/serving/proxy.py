@@ -17,9 +17,9 @@ from appliance.engine_process.errors import EngineGoneError, TooManyRequestsErro
 from appliance.serving.access import Access
 from appliance.serving.connection import disconnected, plain_path, read_raw
 from appliance.serving.error_shape import error_frame, send_error
-from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready
+from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready, not_with_model
 from appliance.serving.stream import HEADERS as STREAM_HEADERS
-from appliance.vllm.http import Answer, UpstreamGoneError
+from appliance.vllm.http import NO_ROUTE, Answer, UpstreamGoneError
 
 if TYPE_CHECKING:
     from appliance.serving.front_door import FrontDoor
@@ -83,7 +83,7 @@ class Proxy:
         gone.add_done_callback(lambda _: answer.close())
         reply = _Reply(send)
         try:
-            await self._answer(answer, reply, began)
+            await self._answer(answer, plain_path(scope), reply, began)
         except UpstreamGoneError as error:
             if gone.done():
                 raise ClientGoneError from None
@@ -95,8 +95,9 @@ class Proxy:
             gone.cancel()
             vllm.client.release(answer)
 
-    async def _answer(self, answer: Answer, reply: _Reply, began: float) -> None:
-        """Raises UpstreamGoneError, also where some of the answer has been sent."""
+    async def _answer(self, answer: Answer, path: str, reply: _Reply, began: float) -> None:
+        """Raises UpstreamGoneError, also where some of the answer has been sent; ApiError for a path that vLLM has not
+        with this model."""
         await answer.head()
         headers = [(name, value) for name, value in answer.headers if name in RESPONSE_HEADERS]
         streams = any(name == b"content-type" and value.startswith(STREAM) for name, value in headers)
@@ -112,6 +113,8 @@ class Proxy:
         else:
             # Read it completely before sending anything, so that an interrupted answer can still become an error.
             body = b"".join([piece async for piece in answer.pieces()])
+            if answer.status == 404 and body == NO_ROUTE:
+                raise not_with_model(path)
             await reply.start(answer.status, headers)
             await reply.end(body)
         if answer.status == 200:

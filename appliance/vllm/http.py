@@ -17,6 +17,9 @@ import httptools
 # Where a reader is slower than vLLM: reading stops at this many bytes, and goes on when they have been taken.
 HIGH_WATER_BYTES = 256 * 1024
 
+# vLLM's answer to a path that it does not have, or not with this model.
+NO_ROUTE = b'{"detail":"Not Found"}'
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 

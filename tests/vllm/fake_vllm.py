@@ -133,9 +133,9 @@ async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mo
         await generate(reader, writer, body, model)
     elif path == "/tokenize":
         print(*BEHAVIOUR.get("cries", ()), sep="\n", flush=True)
-        await send(writer, {"tokens": [1, 2], "seen": sorted(headers), "target": target, "method": method})
+        await send(writer, {"tokens": [1, 2], "count": 2, "seen": sorted(headers), "target": target, "method": method})
     else:
-        await send(writer, {"error": {"message": "Not Found", "type": "NotFoundError", "code": 404}}, status=404)
+        await send(writer, b'{"detail":"Not Found"}', status=404)
 
 
 async def generate(

@@ -133,7 +133,7 @@ def test_a_prompt_becomes_a_message_or_stays_as_it_is(engine: Engine) -> None:
     assert "".join(part["response"] for part in parts) == " one two"
     assert (parts[-1]["done_reason"], parts[-1]["eval_count"]) == ("length", 2)
     told = asked(engine, "/v1/completions")
-    assert (told["prompt"], told["max_tokens"], told["response_format"]) == ("Hi", None, {"type": "json_object"})
+    assert (told["prompt"], told["max_tokens"], told["response_format"]) == ("Hi", 478, {"type": "json_object"})
 
 
 def test_the_model_is_listed_and_described(engine: Engine) -> None:
@@ -157,13 +157,13 @@ def test_the_model_is_listed_and_described(engine: Engine) -> None:
         ("/api/chat", {"messages": MESSAGES, "options": {"temperature": "hot"}}, 400, "options.temperature"),
         ("/api/chat", {"messages": MESSAGES, "keep_alive": "soon"}, 400, "keep_alive"),
         ("/api/generate", {"prompt": "x", "suffix": "y"}, 400, "suffix"),
-        ("/api/embed", {"input": "x"}, 404, "Not Found"),
+        ("/api/embed", {"input": "x"}, 404, "/v1/embeddings"),
     ],
 )
 def test_what_is_wrong_is_told_in_ollamas_shape(
     engine: Engine, path: str, body: dict[str, Any], status: int, word: str
 ) -> None:
-    """The last is vLLM's own refusal, of a model that has no embeddings."""
+    """The last is of a model that vLLM has no embeddings with."""
     answer = httpx.post(f"{engine.url}{path}", json={"model": "real", **body}, timeout=20)
     assert answer.status_code == status, answer.text
     assert set(answer.json()) == {"error"}

@@ -213,3 +213,8 @@ def test_while_vllm_starts_a_request_is_told_to_wait(tmp_path: Path, program: Pa
         status, headers, body = ask(engine, "/v1/messages", "{}")
         assert (status, headers["retry-after"]) == (503, "1")
         assert json.loads(body)["error"]["type"] == "api_error", "in Anthropic's shape"
+
+
+def test_a_path_that_vllm_lacks_with_this_model_is_refused_in_its_apis_shape(engine: Engine) -> None:
+    status, _, body = ask(engine, "/v1/embeddings", '{"input": "x"}')
+    assert (status, json.loads(body)["error"]["code"]) == (404, "not_with_this_model")

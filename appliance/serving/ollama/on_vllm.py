@@ -19,14 +19,14 @@ from appliance.serving.answering import unless_gone
 from appliance.serving.chat_request import ChatFields
 from appliance.serving.choice import Piece
 from appliance.serving.error_shape import read_error
-from appliance.serving.errors import ApiError, engine_gone, not_ready
+from appliance.serving.errors import ApiError, engine_gone, not_ready, not_with_model
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.ollama import models
 from appliance.serving.ollama.answer import Figures, GenerationAnswer, timestamp
 from appliance.serving.parsers.base import CallDelta
 from appliance.serving.respond import Answered
 from appliance.serving.stream import encode, ending_in_error, streamed
-from appliance.vllm.http import Answer, UpstreamGoneError
+from appliance.vllm.http import NO_ROUTE, Answer, UpstreamGoneError
 
 if TYPE_CHECKING:
     from appliance.serving.front_door import FrontDoor
@@ -126,10 +126,14 @@ def chat_content(chat: ChatFields, model: VllmModel) -> dict[str, Any]:
     return content
 
 
-def raw_content(chat: ChatFields, prompt: str, model: VllmModel) -> dict[str, Any]:
-    """A request of /v1/completions. Without a limit, its answers would have 16 tokens: null is the rest of the
-    context."""
-    return {"max_tokens": None, **_content(chat, model), "prompt": prompt}
+async def raw_content(launch: VllmLaunch, chat: ChatFields, prompt: str, model: VllmModel) -> dict[str, Any]:
+    """A request of /v1/completions. Without a limit its answers have 16 tokens, so that the rest of the context is
+    named: vLLM counts the prompt. Raises ApiError."""
+    content = {**_content(chat, model), "prompt": prompt}
+    if "max_tokens" not in content and model.max_model_len is not None:
+        counted = await _fetch(launch, "/tokenize", {"model": model.name, "prompt": prompt})
+        content["max_tokens"] = max(model.max_model_len - counted["count"], 1)  # vLLM itself refuses a longer prompt
+    return content
 
 
 async def answered(
@@ -165,13 +169,7 @@ async def embed(
     content: dict[str, Any] = {"model": model.name, "input": texts, "encoding_format": "float"}
     content |= {"truncate_prompt_tokens": TO_CONTEXT_END} if truncate else {}
     content |= {"dimensions": dimensions} if dimensions is not None else {}
-    answer = await _ask(launch, "/v1/embeddings", content)
-    try:
-        told = msgspec.json.decode(await _body(answer))
-    except UpstreamGoneError as error:
-        raise engine_gone(str(await launch.client.gone(error))) from None
-    finally:
-        launch.client.release(answer)
+    told = await _fetch(launch, "/v1/embeddings", content)
     vectors = sorted(told["data"], key=lambda each: int(each["index"]))
     return [each["embedding"] for each in vectors], told["usage"]["prompt_tokens"]
 
@@ -246,7 +244,8 @@ async def _ask(launch: VllmLaunch, path: str, content: dict[str, Any]) -> Answer
     try:
         await answer.head()
         if answer.status != 200:
-            raise read_error(answer.status, await _body(answer))
+            body = await _body(answer)
+            raise not_with_model(path) if body == NO_ROUTE else read_error(answer.status, body)
     except UpstreamGoneError as error:
         launch.client.release(answer)
         raise engine_gone(str(await launch.client.gone(error))) from None
@@ -254,6 +253,17 @@ async def _ask(launch: VllmLaunch, path: str, content: dict[str, Any]) -> Answer
         launch.client.release(answer)
         raise
     return answer
+
+
+async def _fetch(launch: VllmLaunch, path: str, content: dict[str, Any]) -> Any:
+    """A whole answer. Raises ApiError."""
+    answer = await _ask(launch, path, content)
+    try:
+        return msgspec.json.decode(await _body(answer))
+    except UpstreamGoneError as error:
+        raise engine_gone(str(await launch.client.gone(error))) from None
+    finally:
+        launch.client.release(answer)
 
 
 async def _lines(generation: Generation, answer: GenerationAnswer) -> AsyncIterator[bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 from litestar import Request, Response, get, post
 
 from appliance.serving.access import key_of
-from appliance.serving.answering import Answering, Ask
+from appliance.serving.answering import Answering, Ask, unless_gone
 from appliance.serving.body import beside_others, read_body
 from appliance.serving.errors import bad_request
 from appliance.serving.field_origins import FieldOrigins
@@ -82,8 +82,12 @@ async def generate(request: AnyRequest, front_door: TheFrontDoor) -> AnsweredOrL
     if not fields.prompt:
         return _loaded(fields, answer, ignored.headers)
     if isinstance(model, on_vllm.VllmModel):
-        raw = on_vllm.raw_content(translated.chat, fields.prompt, model) if fields.raw else None
-        content = raw or on_vllm.chat_content(translated.chat, model)
+        launch, _ = on_vllm.serving(front_door)
+        if fields.raw:
+            asked = on_vllm.raw_content(launch, translated.chat, fields.prompt, model)
+            content = await unless_gone(request, asked)
+        else:
+            content = on_vllm.chat_content(translated.chat, model)
         return await _answer_by_vllm(request, front_door, fields, content, translated.origins, answer, ignored.headers)
     if fields.raw:
         ask = await raw_ask(translated, fields.prompt, model)
