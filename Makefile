@@ -13,7 +13,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-architectures test-clients test-containers test-flashinfer test-vllm lint format bench-start bench-cpu \
-	bench-peer image bundle bench-container bench-door bench-prefixes bench-structured diagnosis-score diagnosis-coverage \
+	bench-peer image bundle bench-container bench-door bench-prefixes bench-structured bench-storm diagnosis-score diagnosis-coverage \
 	diagnosis-windows bench-proxy bench-truth model clean
 
 help: ## list the targets
@@ -78,6 +78,9 @@ bench-door: $(VENV)/.dev ## the front door alone: streamed tokens a second, and 
 
 bench-structured: $(VENV)/.dev ## structured output on the CPU: what it costs, and 500 answers over 50 schemas
 	$(BIN)/python -m tests.bench.structured
+
+bench-storm: $(VENV)/.dev ## half an hour of random requests at twice what the engine takes: memory, leftovers, agreement
+	$(BIN)/python -m tests.bench.storm
 
 bench-truth: $(VENV)/.dev ## provoke failures: how soon the true cause is told; INGOT_VLLM names a vLLM for CPUs to provoke too
 	$(BIN)/python -m tests.bench.truth

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,11 @@ class Server:
     def run(self, client: Client, load: Load, seed: object) -> Measured:
         return client.run(self.url, self.model, load, seed)
 
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[None]:
+        """While it is asked by other means than `run`."""
+        yield
+
     @property
     def pid(self) -> int:
         assert self._process is not None
@@ -87,9 +93,14 @@ class PausedServer(Server):
         return taken
 
     def run(self, client: Client, load: Load, seed: object) -> Measured:
+        with self.awake():
+            return super().run(client, load, seed)
+
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[None]:
         self._signal(signal.SIGCONT)
         try:
-            return super().run(client, load, seed)
+            yield
         finally:
             self._signal(signal.SIGSTOP)
 

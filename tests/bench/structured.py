@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -56,24 +56,36 @@ def with_server(server: Server, measure: Any) -> list[Figure]:
         server.end()
 
 
+class Turns:
+    """Of one server: as many answers in each, with the next of the schemas or without."""
+
+    def __init__(self, server: Server, client: Client, schemas: Sequence[dict[str, Any]], streams: int, requests: int):
+        self._server, self._client = server, client
+        self._schemas = cycle(endless(schema) for schema in schemas)
+        self._streams, self._requests = streams, requests
+
+    def take(self, *, structured: bool) -> tuple[float, float]:
+        """Tokens a second, and milliseconds of processor time for each."""
+        bodies = [
+            body(self._server.model, next(self._schemas) if structured else None, seed)
+            for seed in range(self._requests)
+        ]
+        used = self._server.processor_s()
+        answers = self._client.put(self._server.url, PATHS["completions"], bodies, self._streams)
+        tokens = sum(answer.tokens for answer in answers)
+        assert tokens == self._requests * TOKENS, tokens
+        return measured(answers).tokens_per_s, 1e3 * (self._server.processor_s() - used) / tokens
+
+
 def cost(server: Server, client: Client) -> list[Figure]:
-    schemas = cycle(endless(schema) for schema in SCHEMAS)
+    turns = Turns(server, client, SCHEMAS, STREAMS, REQUESTS)
     bound: list[tuple[float, float]] = []
     free: list[tuple[float, float]] = []
-
-    def turn(*, structured: bool) -> tuple[float, float]:
-        bodies = [body(next(schemas) if structured else None, seed) for seed in range(REQUESTS)]
-        used = server.processor_s()
-        answers = client.put(server.url, PATHS["completions"], bodies, STREAMS)
-        tokens = sum(answer.tokens for answer in answers)
-        assert tokens == REQUESTS * TOKENS, tokens
-        return measured(answers).tokens_per_s, 1e3 * (server.processor_s() - used) / tokens
-
     for structured in (True, True, True, False):  # every schema has been compiled once
-        turn(structured=structured)
+        turns.take(structured=structured)
     for number in range(TURNS):
         for structured in (True, False) if number % 2 else (False, True):
-            (bound if structured else free).append(turn(structured=structured))
+            (bound if structured else free).append(turns.take(structured=structured))
     shares = [mine / theirs for (mine, _), (theirs, _) in zip(bound, free, strict=True)]
     costs = [theirs / mine for (_, mine), (_, theirs) in zip(bound, free, strict=True)]
     what = f"{STREAMS} streams, tokens a second with a schema as a share of those without"
@@ -92,9 +104,9 @@ def endless(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items, "minItems": TOKENS, "$defs": {**schema.get("$defs", {}), "whole": items}}
 
 
-def body(schema: dict[str, Any] | None, seed: int) -> bytes:
+def body(model: str, schema: dict[str, Any] | None, seed: int) -> bytes:
     asked: dict[str, Any] = {"prompt": [300 + seed, 301, 302], "max_tokens": TOKENS, "temperature": 1, "seed": seed}
-    asked |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}, "model": NAME}
+    asked |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}, "model": model}
     return json.dumps(asked if schema is None else {**asked, "structured_outputs": {"json": schema}}).encode()
 
 
