@@ -1,7 +1,7 @@
 """`make bench-storm`: half an hour of random requests at twice what the engine takes at a time, on the CPU.
 
 Clients of every API ask for whole and streamed answers, with schemas and tools, well and badly; some stop reading in
-the middle, some hang up before anything comes. The memory of the server's processes may not grow, no request may be left
+the middle, some hang up before anything comes. The memory of the processes may not grow, no request may be left
 behind, no answer may be a server's error, and answers that were read to their end are the same when they are asked for
 again, alone.
 """
