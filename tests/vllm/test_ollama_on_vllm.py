@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from appliance.serving.ollama import answers
+from tests.running import wait_for
 from tests.vllm.real import PROFILE, Engine, front_door
 from tests.vllm.stand_in import install
 
@@ -66,11 +67,14 @@ def whole(engine: Engine, path: str, **body: Any) -> dict[str, Any]:
     return told
 
 
-def asked(engine: Engine, path: str) -> dict[str, Any]:
-    """What vLLM was asked last on this path."""
-    logged = [line for line in engine.log().splitlines() if f"{path} {{" in line]
-    told: dict[str, Any] = json.loads(logged[-1].partition(f"{path} ")[2])
-    return told
+def asked(engine: Engine, path: str, holds: str) -> dict[str, Any]:
+    """What vLLM was asked on this path: the request that holds this."""
+
+    def find() -> dict[str, Any] | None:
+        logged = [line for line in engine.log().splitlines() if f"{path} {{" in line and holds in line]
+        return json.loads(logged[-1].partition(f"{path} ")[2]) if logged else None
+
+    return wait_for("the request in the log", find, 10)
 
 
 def test_a_chat_streams_thinking_words_and_complete_calls(engine: Engine) -> None:
@@ -101,7 +105,7 @@ def test_messages_tools_format_and_options_reach_vllm_as_it_names_them(engine: E
     options = {"num_predict": 9, "temperature": 0.5, "top_k": 3, "repeat_penalty": 1.2, "stop": ["x"], "seed": 4}
     schema = {"type": "object", "properties": {}}
     whole(engine, "/api/chat", messages=messages, tools=[tool], think=True, format=schema, options=options)
-    told = asked(engine, "/v1/chat/completions")
+    told = asked(engine, "/v1/chat/completions", '"seed": 4')
     assert [message["role"] for message in told["messages"]] == ["user", "assistant", "tool"]
     sent = told["messages"][1]["tool_calls"][0]
     assert (json.loads(sent["function"]["arguments"]), sent["id"]) == (
@@ -118,21 +122,21 @@ def test_messages_tools_format_and_options_reach_vllm_as_it_names_them(engine: E
 
 def test_an_answer_longer_than_the_context_is_left_to_vllm(engine: Engine) -> None:
     """Which refuses to be asked for more than there is room for."""
-    whole(engine, "/api/chat", messages=MESSAGES, options={"num_predict": 100_000})
-    assert "max_tokens" not in asked(engine, "/v1/chat/completions")
+    whole(engine, "/api/chat", messages=MESSAGES, options={"num_predict": 100_000, "seed": 5})
+    assert "max_tokens" not in asked(engine, "/v1/chat/completions", '"seed": 5')
 
 
 def test_a_prompt_becomes_a_message_or_stays_as_it_is(engine: Engine) -> None:
     told = whole(engine, "/api/generate", prompt="Hi", system="Be kind")
     msgspec.convert(told, answers.OllamaGenerateAnswer)
     assert told["response"] == "Hello"
-    assert asked(engine, "/v1/chat/completions")["messages"] == [
+    assert asked(engine, "/v1/chat/completions", "Be kind")["messages"] == [
         {"role": "system", "content": "Be kind"}, {"role": "user", "content": "Hi"},
     ]  # fmt: skip
     parts = lines(engine, "/api/generate", prompt="Hi", raw=True, format="json")
     assert "".join(part["response"] for part in parts) == " one two"
     assert (parts[-1]["done_reason"], parts[-1]["eval_count"]) == ("length", 2)
-    told = asked(engine, "/v1/completions")
+    told = asked(engine, "/v1/completions", '"Hi"')
     assert (told["prompt"], told["max_tokens"], told["response_format"]) == ("Hi", 478, {"type": "json_object"})
 
 
@@ -154,6 +158,8 @@ def test_the_model_is_listed_and_described(engine: Engine) -> None:
     [
         ("/api/chat", {"messages": MESSAGES, "model": "other"}, 404, "other"),
         ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aa"]}]}, 400, "messages[0].images"),
+        ("/api/chat", {"messages": [{"role": "wizard", "content": "x"}]}, 400, "messages[0].role"),
+        ("/api/chat", {"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].tool_name"),
         ("/api/chat", {"messages": MESSAGES, "options": {"temperature": "hot"}}, 400, "options.temperature"),
         ("/api/chat", {"messages": MESSAGES, "keep_alive": "soon"}, 400, "keep_alive"),
         ("/api/generate", {"prompt": "x", "suffix": "y"}, 400, "suffix"),

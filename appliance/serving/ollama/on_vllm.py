@@ -21,6 +21,8 @@ from appliance.serving.choice import Piece
 from appliance.serving.error_shape import read_error
 from appliance.serving.errors import ApiError, engine_gone, not_ready, not_with_model
 from appliance.serving.field_origins import FieldOrigins
+from appliance.serving.fields import Ignored
+from appliance.serving.messages import check_messages
 from appliance.serving.ollama import models
 from appliance.serving.ollama.answer import Figures, GenerationAnswer, timestamp
 from appliance.serving.parsers.base import CallDelta
@@ -117,9 +119,11 @@ def _family(folder: Path) -> str:
         return ""
 
 
-def chat_content(chat: ChatFields, model: VllmModel) -> dict[str, Any]:
-    """A request of /v1/chat/completions."""
-    content = {**_content(chat, model), "messages": [_message(message) for message in chat.messages]}
+def chat_content(chat: ChatFields, model: VllmModel, origins: FieldOrigins) -> dict[str, Any]:
+    """A request of /v1/chat/completions. Raises ApiError naming the client's field."""
+    with origins.in_errors():
+        messages = check_messages(chat.messages, Ignored(strict=False))
+    content = {**_content(chat, model), "messages": [_message(message) for message in messages]}
     content |= {name: value for name in OF_MESSAGES if (value := getattr(chat, name)) is not None}
     if chat.enable_thinking is not None:
         content["chat_template_kwargs"] = {"enable_thinking": chat.enable_thinking}

@@ -55,7 +55,7 @@ async def chat(request: AnyRequest, front_door: TheFrontDoor) -> AnsweredOrLoade
     if not fields.messages:
         return _loaded(fields, answer, ignored.headers)
     if isinstance(model, on_vllm.VllmModel):
-        content = on_vllm.chat_content(translated.chat, model)
+        content = on_vllm.chat_content(translated.chat, model, translated.origins)
         return await _answer_by_vllm(request, front_door, fields, content, translated.origins, answer, ignored.headers)
     ask = await generation_ask(translated, model, ignored)
     return await _answer(request, front_door, fields, ask, translated.origins, answer, ignored.headers)
@@ -87,7 +87,7 @@ async def generate(request: AnyRequest, front_door: TheFrontDoor) -> AnsweredOrL
             asked = on_vllm.raw_content(launch, translated.chat, fields.prompt, model)
             content = await unless_gone(request, asked)
         else:
-            content = on_vllm.chat_content(translated.chat, model)
+            content = on_vllm.chat_content(translated.chat, model, translated.origins)
         return await _answer_by_vllm(request, front_door, fields, content, translated.origins, answer, ignored.headers)
     if fields.raw:
         ask = await raw_ask(translated, fields.prompt, model)
