@@ -68,7 +68,7 @@ def last_launch(source: str | None, home: Home, environ: Mapping[str, str]) -> L
         raise PackError("preflight", f"the profile cannot be launched here; {first or 'run `ingot check`'}")
     plan = report.plan
     source_of = vllm_source(plan.program)
-    facts = facts_of(plan, source_of.packages, context.inventory) if source_of else None
+    facts = facts_of(plan, source_of, context.inventory, environ) if source_of else None
     if facts is None:
         raise PackError("model", f"{plan.folder} has no safetensors files, by which a pack tells models apart")
     good = _good_launches(home, document, since=_installed(source_of.packages))

@@ -37,7 +37,6 @@ CACHE_FOLDERS: Final = (
     CacheFolder("FlashInfer's kernels", "FLASHINFER_WORKSPACE_BASE", ".cache/flashinfer", ".cache/flashinfer",
                 package="flashinfer-python"),
     CacheFolder("vLLM's compiled graphs", "VLLM_CACHE_ROOT", ".cache/vllm", engines=_VLLM, on_cpu=True),
-    CacheFolder("vLLM's settings", "VLLM_CONFIG_ROOT", ".config/vllm", needed=False, engines=_VLLM, on_cpu=True),
     CacheFolder("DeepGEMM's kernels", "DG_JIT_CACHE_DIR", ".deep_gemm", package="deep-gemm", engines=_VLLM),
     CacheFolder("Hub library files", "HF_HOME", ".cache/huggingface", needed=False, engines=_VLLM,
                 on_cpu=True),

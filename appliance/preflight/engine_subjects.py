@@ -110,7 +110,9 @@ class VllmSubject(Subject):
         """Whether there is a pack of compiled code for this launch."""
         found = tuple(packs(folders(self.context.home, self.context.environ)))
         plan = self._plan_without_pack if found else None
-        return judge(facts_of(plan, self.packages, self.inventory) if plan else None, found)
+        if plan is None or self.vllm_source is None:
+            return Judgement()
+        return judge(facts_of(plan, self.vllm_source, self.inventory, self.context.environ), found)
 
     def plan(self) -> VllmPlan | None:
         plan = self._plan_without_pack

@@ -45,7 +45,6 @@ OFFLINE: Final = {
 # Where vLLM and its libraries write, by variable: folders under the caches of the state folder.
 CACHES: Final = {
     "VLLM_CACHE_ROOT": "vllm",
-    "VLLM_CONFIG_ROOT": "vllm-config",
     "TRITON_CACHE_DIR": "triton",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TORCH_EXTENSIONS_DIR": "torch-extensions",
@@ -57,6 +56,12 @@ CACHES: Final = {
     "HF_HOME": "huggingface",
     "XDG_CACHE_HOME": "xdg",
     "NUMBA_CACHE_DIR": "numba",
+}
+# Folders that a launch has no use for. vLLM 0.24 and others hash their paths into the keys of what they compile, which
+# is then found only where these are the same on every machine. Below a file nothing can be.
+UNUSED_FOLDERS: Final = {
+    "VLLM_CONFIG_ROOT": "/dev/null/vllm-config",
+    "VLLM_XLA_CACHE_PATH": "/dev/null/vllm-xla",
 }
 LOGGING: Final = {
     "PYTHONUNBUFFERED": "1",
@@ -105,6 +110,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join([*settings, shlex.join(self.arguments)])
 
 
+def set_by_ingot(name: str) -> bool:
+    """Whether every launch has a value of its own for the variable, whatever the front door's says."""
+    return any(name in names for names in (OFFLINE, LOGGING, UNUSED_FOLDERS, CACHES))
+
+
 def cache_variables(place: Place) -> dict[str, str]:
     """The variables that say where vLLM and its libraries write."""
     return {variable: str(place.caches / folder) for variable, folder in CACHES.items()}
@@ -147,6 +157,7 @@ def _environment(plan: VllmPlan, place: Place) -> Iterator[tuple[str, str]]:
     profile = plan.profile
     yield from OFFLINE.items()
     yield from LOGGING.items()
+    yield from UNUSED_FOLDERS.items()
     yield from cache_variables(place).items()
     if plan.device.gpu is None:
         yield "VLLM_CPU_KVCACHE_SPACE", str(_cpu_cache_gib(plan))

@@ -66,6 +66,16 @@ class VllmSource:
         return frozenset(_VARIABLE.findall(text[max(text.find("environment_variables"), 0) :]))
 
     @cached_property
+    def variables_not_compiled(self) -> frozenset[str]:
+        """Those of its environment variables that it leaves out of the keys of what it compiles."""
+        for name, value in _assignments(self._parse("envs.py")):
+            if name == "ignored_factors" and isinstance(value, ast.Set):
+                return frozenset(
+                    item.value for item in value.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)
+                )
+        return frozenset()
+
+    @cached_property
     def cache_dtypes(self) -> tuple[str, ...]:
         """What `--kv-cache-dtype` takes."""
         return _literal(self._parse("config/cache.py"), "CacheDType")

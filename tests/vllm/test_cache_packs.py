@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from appliance.caches.carry import add, signed_by, verify
 from appliance.caches.collect import make_pack
 from appliance.hardware import Inventory
 from appliance.home import Home
+from appliance.packages import Packages
 from appliance.preflight import PreflightContext, run
 from appliance.preflight.surroundings import Surroundings
 from appliance.vllm.cache_packs import store
@@ -26,13 +28,14 @@ from appliance.vllm.cache_packs.pack import MANIFEST, PackError, PackFolder, enc
 from appliance.vllm.cache_packs.store import folders, judge
 from appliance.vllm.cache_packs.working_copy import clear_orphans, working_copy
 from appliance.vllm.plan import VllmPlan
-from appliance.vllm.source import vllm_source
+from appliance.vllm.source import VllmSource, vllm_source
 from tests.vllm.stand_in import install
 from tests.vllm.test_vllm_command import CPU, gpus, planned
 
 FACTS = Facts(
     model="sha256:1",
     folder="/models/one",
+    installed="/opt/vllm",
     versions={"vllm": "0.32.0", "torch": "2.13.0"},
     processor="NVIDIA H200, sm_90",
     driver="580",
@@ -74,12 +77,18 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(tmp_path_factory.mktemp("vllm"), "0.32.0+cpu")
 
 
-def facts(home: Home, program: Path, changes: dict[str, Any] | None = None, inventory: Inventory = CPU) -> Facts:
+def facts(
+    home: Home,
+    program: Path,
+    changes: dict[str, Any] | None = None,
+    inventory: Inventory = CPU,
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> Facts:
     plan, errors = planned(home, program, changes, inventory)
     assert plan is not None, errors
     source = vllm_source(plan.program)
     assert source is not None
-    found = facts_of(plan, source.packages, inventory)
+    found = facts_of(plan, source, inventory, environ)
     assert found is not None
     return found
 
@@ -109,6 +118,28 @@ def test_what_reaches_a_compiler_does(home: Home, program: Path, changes: dict[s
     assert differences(facts(home, program), facts(home, program, changes))
 
 
+@pytest.mark.parametrize(("name", "counts"), [
+    ("VLLM_USE_DEEP_GEMM", True), ("TORCHINDUCTOR_MAX_AUTOTUNE", True), ("CUDA_HOME", True),
+    ("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", False), ("VLLM_CACHE_ROOT", False), ("VLLM_API_KEY", False), ("LANG", False),
+    ("NCCL_DEBUG", False),
+])  # fmt: skip
+def test_what_the_front_door_inherits_counts_where_a_compiler_goes_by_it(
+    home: Home, program: Path, tmp_path: Path, name: str, counts: bool
+) -> None:
+    """vLLM's source says which of its own do not; Ingot's values for a launch stand above those inherited."""
+    (tmp_path / "envs.py").write_text(
+        "def compile_factors():\n    ignored_factors: set[str] = {'VLLM_HTTP_TIMEOUT_KEEP_ALIVE'}\n"
+    )
+    plan, _ = planned(home, program, None, CPU)
+    assert plan is not None
+    source = VllmSource(Packages(()), tmp_path)
+    without, inherited = (facts_of(plan, source, CPU, environ) for environ in ({}, {name: "1"}))
+    assert without is not None
+    assert inherited is not None
+    assert bool(differences(without, inherited)) == counts
+    assert inherited.installed == str(tmp_path)
+
+
 def test_versions_are_those_of_what_compiles(home: Home, tmp_path: Path) -> None:
     """In vLLM's own Python, which for the stand-in is this one."""
     found = facts(home, install(tmp_path, "0.33.0rc1+cpu")).versions
@@ -130,8 +161,9 @@ def test_the_gpu_and_its_drivers_branch_count(home: Home, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "change",
-    [{"model": "sha256:2"}, {"folder": "/elsewhere"}, {"processor": "A100"}, {"driver": "570"},
-     {"versions": {"vllm": "0.32.0"}}, {"versions": {**FACTS.versions, "triton": "3.7.0"}}, {"settings": {}}],
+    [{"model": "sha256:2"}, {"folder": "/elsewhere"}, {"installed": "/elsewhere"}, {"processor": "A100"},
+     {"driver": "570"}, {"versions": {"vllm": "0.32.0"}}, {"versions": {**FACTS.versions, "triton": "3.7.0"}},
+     {"settings": {}}],
 )  # fmt: skip
 def test_each_fact_is_compared(change: dict[str, Any]) -> None:
     other = structs.replace(FACTS, **change)

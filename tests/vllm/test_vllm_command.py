@@ -19,7 +19,7 @@ from appliance.preflight.check_command import check
 from appliance.preflight.surroundings import Surroundings
 from appliance.profile.document import apply_patch
 from appliance.profile.schema import SETTINGS
-from appliance.vllm.command_line import NO_DOMAIN, NOT_INHERITED, Command, Place, render
+from appliance.vllm.command_line import NO_DOMAIN, NOT_INHERITED, UNUSED_FOLDERS, Command, Place, render
 from appliance.vllm.plan import VllmPlan
 from appliance.vllm.settings import FLAGS, OTHERWISE
 from tests.tiny import write_checkpoint
@@ -141,9 +141,28 @@ def test_nothing_calls_out_and_everything_is_written_below_the_state_folder(
 ) -> None:
     environment = command(home, programs["cpu"]).environment
     assert all(environment[name] == "1" for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS"))
-    folders = [value for name, value in environment.items() if name.endswith(("_ROOT", "_DIR", "_BASE", "_HOME"))]
+    ends = ("_ROOT", "_DIR", "_BASE", "_HOME", "_PATH")
+    folders = {name: Path(value) for name, value in environment.items() if name.endswith(ends)}
+    unused = {folders.pop(name) for name in UNUSED_FOLDERS}
     assert len(folders) >= 8
-    assert all(Path(folder).is_relative_to(home.root / "caches") for folder in folders)
+    assert all(folder.is_relative_to(home.root / "caches") for folder in folders.values())
+    for folder in unused:  # the same on every machine, and nothing can be there
+        with pytest.raises(OSError, match="Not a directory"):
+            folder.mkdir(parents=True)
+
+
+def test_what_is_compiled_is_found_again_in_another_place(home: Home, programs: dict[str, Path]) -> None:
+    """vLLM 0.24 hashes every variable of its own that it does not list as harmless, paths as well."""
+    listed = {"VLLM_CACHE_ROOT", "VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_COLOR", "VLLM_NO_USAGE_STATS",
+              "VLLM_DO_NOT_TRACK", "VLLM_MEDIA_URL_ALLOW_REDIRECTS"}  # fmt: skip
+    plan, _ = planned(home, programs["cpu"], None, CPU)
+    assert plan is not None
+    one, other = (
+        {name: value for name, value in render(plan, place).environment.items() if name.startswith("VLLM_")}
+        for place in (Place.below(home), Place(socket=Path("/run/other.sock"), caches=Path("/elsewhere")))
+    )
+    assert one.keys() - listed == set(UNUSED_FOLDERS)
+    assert {name for name in one if one[name] != other[name]} == {"VLLM_CACHE_ROOT"}
 
 
 def test_the_cache_of_a_cpu_is_said_in_whole_gibibytes(home: Home, programs: dict[str, Path]) -> None:

@@ -11,9 +11,9 @@ import msgspec
 from appliance.checkpoint.digest import checkpoint_digest
 from appliance.checkpoint.errors import CheckpointError
 from appliance.hardware.machine import Inventory
-from appliance.packages import Packages
-from appliance.vllm.command_line import chosen_backends, flags
+from appliance.vllm.command_line import NOT_INHERITED, chosen_backends, flags, set_by_ingot
 from appliance.vllm.installation import read_installation
+from appliance.vllm.source import VllmSource
 
 if TYPE_CHECKING:
     from appliance.vllm.plan import VllmPlan
@@ -29,6 +29,9 @@ HARMLESS_FLAGS: Final = frozenset({
     "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser", "chat-template-content-format",
     "default-chat-template-kwargs", "max-log-len", "max-logprobs", "seed", "structured-outputs-config",
 })  # fmt: skip
+# Variables of the front door's own environment that vLLM, or one of its compilers, goes by.
+INHERITED: Final = frozenset({"CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDAFLAGS", "CUDA_HOME", "CUDA_PATH"})
+INHERITED_PREFIXES: Final = ("VLLM_", "TORCH", "TRITON_", "FLASHINFER_", "DG_", "TILELANG_", "CUTE_DSL_", "NVCC_")
 HARMLESS_VARIABLES: Final = ("NCCL_", "GLOO_", "RAY_", "VLLM_LOGGING_", "VLLM_LOG_")
 
 
@@ -37,20 +40,23 @@ Text = Annotated[str, msgspec.Meta(max_length=8192, pattern=r"^[^\x00-\x1f\x7f-\
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`model` is the checkpoint's digest and `folder` its path, which vLLM's own keys contain; `versions` are by
-    distribution, with Python's; `processor` names the GPUs, or the host's processor; `driver` is the GPU driver's
-    branch, "580"; `settings` are flags and variables with their values as JSON."""
+    """`model` is the checkpoint's digest, `folder` its path and `installed` that of vLLM's package, since vLLM's own
+    keys contain both; `versions` are by distribution, with Python's; `processor` names the GPUs, or the host's
+    processor; `driver` is the GPU driver's branch, "580"; `settings` are flags and variables with their values as
+    JSON."""
 
     model: Text
     folder: Text
+    installed: Text
     versions: dict[Text, Text]
     processor: Text
     driver: Text = ""
     settings: dict[Text, Text] = {}
 
 
-def facts_of(plan: VllmPlan, packages: Packages, inventory: Inventory) -> Facts | None:
-    """What a planned launch depends on, in milliseconds; None where the model's digest cannot be computed."""
+def facts_of(plan: VllmPlan, source: VllmSource, inventory: Inventory, environ: Mapping[str, str]) -> Facts | None:
+    """What a planned launch depends on, in milliseconds; None where the model's digest cannot be computed. `environ` is
+    that of the front door, from which vLLM inherits."""
     try:
         digest = checkpoint_digest(plan.folder)
     except (CheckpointError, OSError):
@@ -59,10 +65,11 @@ def facts_of(plan: VllmPlan, packages: Packages, inventory: Inventory) -> Facts 
     return Facts(
         model=digest,
         folder=str(plan.folder),
-        versions=dict(_versions(plan, packages)),
+        installed=str(source.folder or ""),
+        versions=dict(_versions(plan, source)),
         processor=_gpus([f"{gpu.name}, {gpu.architecture}" for gpu in gpus]) if gpus else _processor(inventory),
         driver=(inventory.driver_version or "").partition(".")[0] if gpus else "",
-        settings=_settings(plan),
+        settings=_settings(plan, source, environ),
     )
 
 
@@ -76,6 +83,8 @@ def _differences(pack: Facts, launch: Facts) -> Iterator[str]:
         yield "it is for another model"
     elif pack.folder != launch.folder:
         yield f"the model was at {pack.folder} and is at {launch.folder} here"
+    if pack.installed != launch.installed:
+        yield f"vLLM was at {pack.installed} and is at {launch.installed} here"
     if pack.processor != launch.processor:
         yield f"it is for {pack.processor}, and this is {launch.processor}"
     if pack.driver != launch.driver:
@@ -97,7 +106,8 @@ def _changed(pack: Mapping[str, str], launch: Mapping[str, str]) -> Iterator[tup
             yield name, (pack.get(name, ""), launch.get(name, ""))
 
 
-def _versions(plan: VllmPlan, packages: Packages) -> Iterator[tuple[str, str]]:
+def _versions(plan: VllmPlan, source: VllmSource) -> Iterator[tuple[str, str]]:
+    packages = source.packages
     if (installation := read_installation(plan.program)) is not None:
         yield "vllm", installation.version
     for name in COMPILERS:
@@ -119,10 +129,23 @@ def _processor(inventory: Inventory) -> str:
     return f"{host.processor or 'an unknown processor'} ({' '.join(host.cpu_features or ())})"
 
 
-def _settings(plan: VllmPlan) -> dict[str, str]:
+def _settings(plan: VllmPlan, source: VllmSource, environ: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, Any] = {name: value for name, value in flags(plan).items() if name not in HARMLESS_FLAGS}
-    variables = dict(plan.profile.vllm.environment)
+    variables = dict(_inherited(environ))
     for choice in chosen_backends(plan):
         variables |= choice.environment
-    found |= {name: value for name, value in variables.items() if not name.startswith(HARMLESS_VARIABLES)}
+    variables |= plan.profile.vllm.environment
+    harmless = source.variables_not_compiled
+    found |= {
+        name: value
+        for name, value in variables.items()
+        if name not in harmless and not name.startswith(HARMLESS_VARIABLES)
+    }
     return {name: json.dumps(value, sort_keys=True) for name, value in sorted(found.items())}
+
+
+def _inherited(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in environ.items():
+        reaches = name in INHERITED or name.startswith(INHERITED_PREFIXES)
+        if reaches and name not in NOT_INHERITED and not set_by_ingot(name):
+            yield name, value

@@ -22,7 +22,7 @@ MANIFEST: Final = "pack.json"
 FILES: Final = "files"
 SIGNATURE: Final = "pack.json.minisig"
 SIGNER: Final = "signer.pub"
-FORMAT: Final = 1
+FORMAT: Final = 2
 MAX_MANIFEST_BYTES: Final = 64 << 20
 _PIECE: Final = 1 << 20
 
