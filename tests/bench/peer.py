@@ -21,6 +21,7 @@ from typing import Any
 from appliance.home import Home
 from tests.bench import shapes
 from tests.bench.comparison import (
+    GOALS,
     ONE_GPU,
     VLLM,
     Rounds,
@@ -81,7 +82,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.peer", description="Ingot beside vLLM, or beside one GPU."
     )
-    parser.add_argument("--shape", default=ON_CPU, choices=SHAPES)
+    parser.add_argument("--shape", default=ON_CPU, choices=GOALS)
     parser.add_argument("--layers", type=int, help="fewer than the shape has, where memory is short")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--memory", type=float, default=0.45, help="the share of the GPU's memory for each server")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,16 +15,21 @@ import numpy as np
 from tests.tiny import (
     BASE,
     FAMILIES,
+    FP8,
     IN_FLOAT32,
     LATENT,
     is_hybrid,
     is_linear,
     norm_centre,
+    quantise,
+    quantised,
     tensor_shapes,
     write_tokenizer,
 )
 
-ITEM = 2  # bytes of a weight, and of a number in the caches: bfloat16
+ITEM = 2  # bytes of a number in the caches: bfloat16
+SIZES = {"BF16": 2, "F32": 4, "F8_E4M3": 1}
+BLOCK = 128  # rows and columns of FP8 that share a scale
 STATE_ITEM = 4  # of a number in a recurrent state: float32
 SHARD_BYTES = 4 << 30
 SCALE = 0.02
@@ -82,20 +88,47 @@ SHAPES = {
 }  # fmt: skip
 
 
+# As its publisher has it in FP8.
+SHAPES["qwen3-30b-a3b-fp8"] = Shape("qwen3_moe", SHAPES["qwen3-30b-a3b"].config | {"quantization_config": FP8})
+
+
+class Stored(NamedTuple):
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * SIZES[self.dtype]
+
+
+Tensors = dict[str, Stored]
+
+
+def stored_tensors(config: dict[str, Any]) -> Iterator[tuple[str, Stored]]:
+    """What a checkpoint holds: of a matrix in FP8 also its scales."""
+    for name, shape in tensor_shapes(config):
+        if quantised(name, config.get("quantization_config")):
+            yield name, Stored("F8_E4M3", shape)
+            yield f"{name}_scale_inv", Stored("F32", tuple(-(-size // BLOCK) for size in shape))
+        else:
+            yield name, Stored("F32" if name.endswith(IN_FLOAT32) else "BF16", shape)
+
+
 def write(folder: Path, shape: Shape) -> Path:
-    """A checkpoint in bfloat16, in shards as published ones are: a second for each GB or so."""
+    """A checkpoint in shards as published ones are, in bfloat16 or as its `quantization_config` says: a second for each
+    GB or so."""
     folder.mkdir(parents=True)
     config = shape.full_config
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     write_tokenizer(folder, config["vocab_size"])
-    shards = list(_shards(tensor_shapes(config)))
+    shards = list(_shards(stored_tensors(config)))
     pool = _Pool()
     places: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
         _write_shard(folder / name, shard, config, pool)
         places |= dict.fromkeys(shard, name)
-    total = sum(_bytes(name, size) for shard in shards for name, size in shard.items())
+    total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
     index = {"metadata": {"total_size": total}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
@@ -108,10 +141,10 @@ def read_by_step(shape: Shape, streams: int, context: int) -> int:
     experts = config.get("num_experts") or config.get("n_routed_experts")
     reached = 1 - (1 - config["num_experts_per_tok"] / experts) ** streams if experts else 1
     weights = 0.0
-    for name, size in tensor_shapes(config):
+    for name, tensor in stored_tensors(config):
         if name == "model.embed_tokens.weight" and not config["tie_word_embeddings"]:
             continue  # a row for each token
-        weights += _bytes(name, size) * (reached if ".experts." in name else 1)
+        weights += tensor.nbytes * (reached if ".experts." in name else 1)
     token, states = _cached(config)
     return round(weights + streams * (token * context + 2 * states))
 
@@ -135,41 +168,38 @@ def _state(config: dict[str, Any]) -> int:
     return STATE_ITEM * matrices + ITEM * channels * (config["linear_conv_kernel_dim"] - 1)
 
 
-Tensors = dict[str, tuple[int, ...]]
-
-
-def _shards(tensors: Iterator[tuple[str, tuple[int, ...]]]) -> Iterator[Tensors]:
+def _shards(tensors: Iterator[tuple[str, Stored]]) -> Iterator[Tensors]:
     shard: Tensors = {}
     size = 0
-    for name, shape in tensors:
-        if size + _bytes(name, shape) > SHARD_BYTES and shard:
+    for name, tensor in tensors:
+        if size + tensor.nbytes > SHARD_BYTES and shard:
             yield shard
             shard, size = {}, 0
-        shard[name] = shape
-        size += _bytes(name, shape)
+        shard[name] = tensor
+        size += tensor.nbytes
     yield shard
 
 
-def _bytes(name: str, shape: tuple[int, ...]) -> int:
-    return math.prod(shape) * (4 if name.endswith(IN_FLOAT32) else ITEM)
-
-
 def _write_shard(path: Path, tensors: Tensors, config: dict[str, Any], pool: _Pool) -> None:
-    ends = np.cumsum([0, *(_bytes(name, shape) for name, shape in tensors.items())]).tolist()
+    ends = np.cumsum([0, *(tensor.nbytes for tensor in tensors.values())]).tolist()
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    for (name, shape), (begin, end) in zip(tensors.items(), pairwise(ends), strict=True):
-        dtype = "F32" if name.endswith(IN_FLOAT32) else "BF16"
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    for (name, tensor), (begin, end) in zip(tensors.items(), pairwise(ends), strict=True):
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name, shape in tensors.items():
+        for name, (dtype, shape) in tensors.items():
             if name.endswith("norm.weight"):
                 file.write(_bfloat16(np.full(shape, norm_centre(name, config), np.float32)).data)
+            elif name.endswith("_scale_inv"):
+                file.write(np.full(shape, pool.scale, np.float32).data)
+            elif dtype == "F8_E4M3":
+                for part in pool.take_codes(math.prod(shape)):
+                    file.write(part.data)
             else:
                 for part in pool.take(math.prod(shape)):
-                    file.write((part.astype(np.uint32) << 16 if name.endswith(IN_FLOAT32) else part).data)
+                    file.write((part.astype(np.uint32) << 16 if dtype == "F32" else part).data)
 
 
 def _bfloat16(values: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.dtype[np.uint16]]:
@@ -177,15 +207,32 @@ def _bfloat16(values: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, 
 
 
 class _Pool:
-    """Normal bfloat16 numbers that are given out in turn: drawing billions would take minutes."""
+    """Normal bfloat16 numbers that are given out in turn: drawing billions would take minutes. Those in FP8 are codes
+    that all have the one scale `scale`."""
 
     def __init__(self) -> None:
         self._values = _bfloat16(np.random.default_rng(0).standard_normal(POOL, np.float32) * np.float32(SCALE))
         self._at = 0
 
     def take(self, count: int) -> Iterator[np.ndarray[Any, np.dtype[np.uint16]]]:
+        yield from self._take(self._values, count)
+
+    def take_codes(self, count: int) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
+        yield from self._take(self._quantised[0], count)
+
+    @property
+    def scale(self) -> float:
+        return self._quantised[1]
+
+    @cached_property
+    def _quantised(self) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], float]:
+        """The same numbers, with one scale for all: a matrix has its blocks anywhere in the pool."""
+        codes, scales = quantise((self._values.astype(np.uint32) << 16).view(np.float32).reshape(-1, 4096))
+        return codes.reshape(-1), float(scales.mean())
+
+    def _take(self, values: np.ndarray[Any, Any], count: int) -> Iterator[np.ndarray[Any, Any]]:
         while count:
-            part = self._values[self._at : self._at + count]
+            part = values[self._at : self._at + count]
             yield part
             count -= len(part)
             # One short of the end, so that the next time round every matrix begins elsewhere.

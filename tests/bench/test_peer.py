@@ -15,7 +15,6 @@ import pytest
 from tests.bench.comparison import GOALS, Turn, load_figures, start_figures, verdict
 from tests.bench.load import Load, Measured
 from tests.bench.peer import CPU_LOADS, GPU_LOADS, alternate
-from tests.bench.shapes import SHAPES
 
 ROOT = Path(__file__).parents[2]
 LOAD = Load(64, 64, 8, 16)
@@ -68,7 +67,7 @@ def test_the_median_of_the_rounds_ratios_is_held_against_the_goal(capsys):
     assert last_line(capsys.readouterr().out).keys() == found.keys()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", GOALS)
 def test_every_goal_is_a_figure_that_a_whole_run_measures(shape):
     loads = CPU_LOADS if shape == "llama-27m" else GPU_LOADS
     rounds = {load: [(turn(1.0), turn(1.0))] for load in loads}

@@ -1,4 +1,4 @@
-"""tests/gpu/peer.sh and ranks.sh without a GPU: what they run, in which order, and for how long."""
+"""tests/gpu/peer.sh, ranks.sh and vllm.sh without a GPU: what they run, in which order, and for how long."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.bench.comparison import GOALS, ONE_GPU, VLLM, goals_of, load_figures
 from tests.bench.peer import GPU_LOADS, OTHERS, parse
+from tests.bench.warm import parse as parse_warm
 
 SCRIPTS = Path(__file__).parents[1] / "gpu"
 # The GPU machine's Python: names an architecture and a version, makes an empty cast, and fails for one model.
@@ -34,7 +35,8 @@ def script(
     python.write_text(PYTHON)
     python.chmod(0o755)
     kept = {each: value for each, value in os.environ.items() if not each.startswith("INGOT_") and each != "OUT"}
-    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "INGOT_VLLM": "/there/vllm", **variables}
+    ours = {"INGOT_VLLM": "/there/vllm", "INGOT_GPU_KEPT": str(tmp_path / "kept")}
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **ours, **variables}
     command = [str(SCRIPTS / name), *arguments]
     return subprocess.run(command, env=kept | variables, capture_output=True, text=True, timeout=60)
 
@@ -117,20 +119,68 @@ def test_every_test_of_two_gpus_is_run_by_one_part(tmp_path):
     assert len(names) > 4
 
 
-@pytest.mark.skipif(not shutil.which("xz"), reason="xz unpacks a packed vLLM")
-def test_a_packed_vllm_does_without_flashinfer(tmp_path, monkeypatch):
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A checkout with the scripts, and a folder for a packed vLLM."""
+    if not shutil.which("xz"):
+        pytest.skip("xz unpacks a packed vLLM")
+    shutil.copytree(SCRIPTS, tmp_path / "root/tests/gpu", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setitem(globals(), "SCRIPTS", tmp_path / "root/tests/gpu")
+    (tmp_path / "root/.gpu-vllm").mkdir()
+    return tmp_path / "root"
+
+
+def bring(root, *names):
+    """The archives that a call carries, each with a file in it."""
+    for name in names:
+        (root / name).write_text(name)
+        with tarfile.open(root / ".gpu-vllm" / f"{name}.tar.xz", "w:xz") as archive:
+            archive.add(root / name, name)
+
+
+def test_a_packed_vllm_does_without_flashinfer(tmp_path, root, monkeypatch):
     """It would take it for prompts of gated delta layers, there or not."""
-    root = tmp_path / "root"
-    shutil.copytree(SCRIPTS, root / "tests" / "gpu", ignore=shutil.ignore_patterns("__pycache__"))
-    (root / ".gpu-vllm").mkdir()
-    for name in ("library", "python", "packages"):
-        tarfile.open(root / ".gpu-vllm" / f"{name}.tar.xz", "w:xz").close()
-    monkeypatch.setitem(globals(), "SCRIPTS", root / "tests" / "gpu")
+    bring(root, "library", "python", "packages")
     monkeypatch.setitem(globals(), "PYTHON", PYTHON + '[[ "$*" != *tests.bench.peer* ]] || "$INGOT_VLLM" serve there\n')
     done = script(tmp_path, "qwen3-next", INGOT_VLLM="", INGOT_GPU_CAST="/there/cast")
     assert done.returncode == 0, done.stderr
     options = re.findall(r"-m vllm\.entrypoints\.cli\.main serve there (.*)$", done.stdout, re.MULTILINE)
     assert options == ["--gdn-prefill-backend triton"]
+
+
+def test_a_vllm_that_comes_in_two_calls_is_started_cold_and_with_its_pack(tmp_path, root, monkeypatch):
+    """Each archive is unpacked once, whichever call brings it. Then both models are timed, the cast made once."""
+    ran = r"^ran with \S+: -m (appliance\.cast|tests\.bench\.warm) (.*)$"
+    bring(root, "python", "packages")
+    assert script(tmp_path, "unpack", name="vllm.sh", INGOT_VLLM="").returncode == 0
+    assert script(tmp_path, name="vllm.sh", INGOT_VLLM="").returncode == 2  # the library is not there yet
+    shutil.rmtree(root / ".gpu-vllm")
+    (root / ".gpu-vllm").mkdir()
+    bring(root, "library")
+    done = script(tmp_path, "dense", name="vllm.sh", INGOT_VLLM="")
+    assert done.returncode == 1  # the stand-in fails for this model
+    assert [words for words, _ in re.findall(ran, done.stdout, re.MULTILINE)] == ["appliance.cast", "tests.bench.warm"]
+    [site] = (tmp_path / "kept/vllm/lib").glob("python*/site-packages")
+    assert {path.name for path in site.iterdir()} == {"library", "python", "packages"}
+
+    done = script(tmp_path, "moe", name="vllm.sh", INGOT_VLLM="")
+    assert done.returncode == 0, done.stderr
+    [(module, words)] = re.findall(ran, done.stdout, re.MULTILINE)
+    assert module == "tests.bench.warm"
+    monkeypatch.setenv("INGOT_VLLM", "vllm")
+    monkeypatch.setattr(sys, "argv", ["warm", *words.split()])
+    options = parse_warm()
+    assert (options.shape, options.layers, options.device) == ("qwen3-30b-a3b-fp8", 16, "cuda")
+    assert 0 < options.seconds < 300
+
+
+def test_what_a_launch_adds_to_pythons_path_comes_first(tmp_path, root, monkeypatch):
+    """`jit: forbid` has its hook there."""
+    bring(root, "library", "python", "packages")
+    monkeypatch.setitem(globals(), "PYTHON", PYTHON + '[[ "$*" != *bench.warm* ]] || PYTHONPATH=/hook "$INGOT_VLLM"\n'
+                        '[[ "$*" != *cli.main* ]] || echo "path $PYTHONPATH"\n')  # fmt: skip
+    done = script(tmp_path, "moe", name="vllm.sh", INGOT_VLLM="", INGOT_GPU_CAST="/there/cast")
+    assert re.findall(r"^path (/hook:.*/site-packages)$", done.stdout, re.MULTILINE)
 
 
 def test_no_part_takes_more_than_five_minutes():
@@ -139,3 +189,5 @@ def test_no_part_takes_more_than_five_minutes():
         limits = re.search(r"limits=\((.*)\)", (SCRIPTS / name).read_text())[1]
         grace = re.search(r"^grace=(\d+)", (SCRIPTS / place).read_text(), re.MULTILINE)[1]
         assert max(map(int, re.findall(r"=(\d+)", limits))) + int(grace) <= 300, name
+    limit, grace = re.findall(r"^(?:limit|grace)=(\d+)", (SCRIPTS / "vllm.sh").read_text(), re.MULTILINE)
+    assert int(limit) + int(grace) <= 280

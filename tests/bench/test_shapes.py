@@ -6,17 +6,19 @@ import json
 import math
 
 import pytest
+import torch
 from safetensors import safe_open
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.layout import expected_tensors
+from kernels.fp8_linear.reference import dequantise
 from tests.bench import shapes
-from tests.bench.shapes import SHAPES, read_by_step
+from tests.bench.shapes import SHAPES, read_by_step, stored_tensors
 from tests.tiny import tensor_shapes
 
 BILLIONS = {
     "llama-27m": 0.0249, "tinyllama-1.1b": 1.1, "qwen3-8b": 8.19, "qwen3-30b-a3b": 30.5, "qwen3-next": 79.7,
-    "deepseek-v3": 671,
+    "qwen3-30b-a3b-fp8": 30.5, "deepseek-v3": 671,
 }  # fmt: skip
 # Where a shape is smaller than the model.
 PUBLISHED = {"deepseek-v3": {"n_routed_experts": 256, "first_k_dense_replace": 3}}
@@ -35,8 +37,8 @@ def test_a_shape_has_the_parameters_of_the_model_that_it_is_named_for(name):
 def test_a_shape_has_the_tensors_that_the_engine_reads(name, tmp_path):
     shape = SHAPES[name].with_layers(FEW.get(name, (2, 0))[0])
     (tmp_path / "config.json").write_text(json.dumps(shape.full_config))
-    expected = expected_tensors(read_config(tmp_path))
-    assert dict(tensor_shapes(shape.full_config)) == {name: tensor.shape for name, tensor in expected.items()}
+    expected = {name: tensor.shape for name, tensor in expected_tensors(read_config(tmp_path)).items()}
+    assert {name: tensor.shape for name, tensor in stored_tensors(shape.full_config)} == expected
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -88,6 +90,26 @@ def test_what_is_written_in_another_way_than_most(family, tmp_path):
         assert in_float32.keys() == {"e_score_correction_bias"}
     assert set().union(*centres.values()) == {0.0 if family == "qwen3_next" else 1.0}
     assert all(0 < value < 0.2 for value in in_float32.values())
+
+
+def test_what_is_written_in_fp8_has_the_spread_of_what_is_not(tmp_path):
+    shape = SHAPES["qwen3-30b-a3b-fp8"].with_layers(1)
+    shape = shapes.Shape(shape.family, shape.config | {"num_experts": 4, "vocab_size": 512})
+    folder = shapes.write(tmp_path / "model", shape)
+    with safe_open(folder / "model-00001-of-00001.safetensors", "pt") as file:
+        held = set(file.keys())
+        assert held == {name for name, _ in stored_tensors(shape.full_config)}
+        weights = [name.removesuffix("_scale_inv") for name in held if name.endswith("_scale_inv")]
+        assert len(weights) == 4 + 4 * 3
+        for name in weights:
+            codes, scales = file.get_tensor(name), file.get_tensor(f"{name}_scale_inv")
+            assert (codes.dtype, scales.dtype) == (torch.float8_e4m3fn, torch.float32)
+            assert dequantise(codes, scales, torch.float32).std().item() == pytest.approx(shapes.SCALE, rel=0.05)
+
+
+def test_a_step_reads_half_as_much_in_fp8():
+    half, whole = (read_by_step(SHAPES[name], 256, 0) for name in ("qwen3-30b-a3b-fp8", "qwen3-30b-a3b"))
+    assert half == pytest.approx(whole / 2, rel=0.03)
 
 
 def test_a_step_reads_each_weight_once_and_the_keys_and_values_of_every_stream():

@@ -2,6 +2,7 @@
 #
 #   set_up                    makes a bare GPU machine able to run Ingot from this checkout: `work` is a folder for this run,
 #                             PYTHONPATH holds the carried wheels, `with_flashinfer` is that with FlashInfer, `arch` is this GPU's
+#   unpack_vllm               unpacks the archives of a vLLM that are here into `kept`, where later calls of a warm machine find them
 #   find_vllm SCRIPT          INGOT_VLLM is vLLM's command: as named, or the one that `SCRIPT prepare` packed, unpacked
 #   run PART LIMIT COMMAND    within LIMIT seconds, or what is left of `total`
 #   cast_command              what makes the cast of this GPU's Triton kernels
@@ -9,6 +10,7 @@
 wheels=.gpu-wheels
 modules=.gpu-cast
 packed=.gpu-vllm
+kept="${INGOT_GPU_KEPT:-/tmp/ingot-gpu}"
 grace=5  # seconds that a part has to end when its time is over
 failed=0
 summary=()
@@ -49,21 +51,44 @@ PY
     )"
 }
 
+archives=(library python packages)
+
+# As an installation lies: preflight reads its versions from there.
+vllm_site() {
+    echo "$kept/vllm/lib/python$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')/site-packages"
+}
+
+unpack_vllm() {
+    local site archive pids=()
+    site="$(vllm_site)"
+    mkdir -p "$kept/unpacked" "$site"
+    for archive in "${archives[@]}"; do
+        [ -f "$packed/$archive.tar.xz" ] && [ ! -e "$kept/unpacked/$archive" ] || continue
+        { xz -dc "$packed/$archive.tar.xz" | tar x -C "$site" && touch "$kept/unpacked/$archive"; } &
+        pids+=($!)
+    done
+    [ ${#pids[@]} -gt 0 ] || return 0
+    for archive in "${pids[@]}"; do wait "$archive"; done
+    # An image has the bytecode; a few of the files are templates of another Python's.
+    python3 -m compileall -q -j 0 "$site" > /dev/null 2>&1 || true
+}
+
 find_vllm() {
     [ -z "${INGOT_VLLM:-}" ] || return 0
-    [ -d "$packed" ] || { echo "There is no $packed: run $1 prepare first, or name vLLM's command in INGOT_VLLM." >&2; exit 2; }
-    # As an installation lies: preflight reads its versions from there.
-    local prefix="$work/vllm" site archive
-    site="$prefix/lib/python$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')/site-packages"
-    mkdir -p "$prefix/bin" "$site"
-    for archive in library python packages; do
-        xz -dc "$packed/$archive.tar.xz" | tar x -C "$site"
+    unpack_vllm
+    local archive
+    for archive in "${archives[@]}"; do
+        [ -e "$kept/unpacked/$archive" ] && continue
+        echo "There is no $packed/$archive.tar.xz: run $1 prepare first, or name vLLM's command in INGOT_VLLM." >&2
+        exit 2
     done
-    export INGOT_VLLM="$prefix/bin/vllm"
+    mkdir -p "$kept/vllm/bin"
+    export INGOT_VLLM="$kept/vllm/bin/vllm"
+    # The packed vLLM comes without FlashInfer, whose sampler and gated delta rule it would take. What a launch adds to
+    # the path of Python's modules goes before: what `jit: forbid` refuses with is there.
     cat > "$INGOT_VLLM" <<SH
 #!/usr/bin/env bash
-# The packed vLLM comes without FlashInfer, whose sampler and gated delta rule it would take.
-export PYTHONPATH="$site" VLLM_USE_FLASHINFER_SAMPLER=0
+export PYTHONPATH="\${PYTHONPATH:+\$PYTHONPATH:}$(vllm_site)" VLLM_USE_FLASHINFER_SAMPLER=0
 exec python3 -m vllm.entrypoints.cli.main "\$@" --gdn-prefill-backend triton
 SH
     chmod +x "$INGOT_VLLM"
