@@ -94,6 +94,10 @@ class VllmLaunch(EngineLaunch):
             self.finish(End(state=State.FAILED, reason=reason))
             return
         await self._answers()
+        assert self.child is not None
+        if plan.profile.forbids_jit and (error := watch.unheard(self._folder, self.child.pid)) is not None:
+            self.finish(End(state=State.FAILED, error=error))
+            return
         self._begin_self_test()
         try:
             await self._self_test(plan.profile.served_model_name)

@@ -13,7 +13,7 @@ import pytest
 
 from appliance.vllm.no_jit import hook
 from tests.vllm.real import PROFILE, front_door
-from tests.vllm.stand_in import install
+from tests.vllm.stand_in import SCRIPT, install
 
 FORBIDS = PROFILE | {"jit": "forbid"}
 
@@ -158,6 +158,17 @@ def test_a_launch_ends_and_names_it(tmp_path: Path, behaviour: dict[str, Any]) -
     assert (diagnosis["family"], diagnosis["fix"]["patch"]) == ("compile", {"jit": "allow"})
     [tool] = {word for word in ("g++", "nvcc") if word in diagnosis["summary"]}
     assert tool == ("g++" if "compiles" in behaviour else "nvcc")
+
+
+def test_a_launch_that_could_not_refuse_ends(tmp_path: Path) -> None:
+    """As where vLLM's command is a script that has modules of its own on Python's path."""
+    program = install(tmp_path / "stand-in")
+    program.write_text(f'#!/bin/sh\nPYTHONPATH= exec {sys.executable} {SCRIPT} "$@"\n')
+    with front_door(tmp_path, FORBIDS, str(program), FAKE_VLLM="{}") as engine:
+        state = engine.wait("failed", timeout_s=30)
+    diagnosis = state["launch"]["diagnosis"]
+    assert (diagnosis["family"], diagnosis["fix"]["patch"]) == ("compile", {"jit": "allow"})
+    assert "PYTHONPATH" in diagnosis["summary"]
 
 
 def test_a_launch_that_compiles_nothing_serves(tmp_path: Path) -> None:

@@ -32,6 +32,15 @@ CAUSES = (
     ),
     Cause(
         family="compile",
+        name="jit-unguarded",
+        signs=("compilationforbiddenerror",),
+        pattern=r"CompilationForbiddenError: vLLM's Python did not load what refuses to compile",
+        summary="The profile forbids compiling, and vLLM's Python ignores PYTHONPATH, so that nothing would refuse it.",
+        fix="Let the command in INGOT_VLLM keep PYTHONPATH and run Python without -I, -E or -S; or allow compiling.",
+        patch={"jit": "allow"},
+    ),
+    Cause(
+        family="compile",
         name="compile-cache",
         signs=("hash of the compiled graph", "torch_compile_cache", "torch_aot_compile", "compiled artifact",
                "compile cache", "aot compile", "aot compiled", "aot compilation", "inductor_cache", "fxgraphcache",

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 REPORT = "INGOT_JIT_REPORT"
+LOADED = ".loaded"  # what is added to the name of the report
 COMPILERS = frozenset(
     {"nvcc", "cicc", "ptxas", "nvlink", "tileiras", "hipcc", "gcc", "g++", "cc", "c++", "clang", "clang++"}
 )
@@ -172,6 +173,14 @@ def go_on() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
+def say_loaded() -> None:
+    """To the launch, which ends where vLLM's Python did not take the hook."""
+    if report := os.environ.get(REPORT):
+        with open(report + LOADED, "a", encoding="utf-8") as opened:
+            opened.write(f"{os.getpid()}\n")
+
+
 if __name__ == "sitecustomize":
     sys.addaudithook(hear)
+    say_loaded()
     go_on()

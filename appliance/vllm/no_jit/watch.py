@@ -36,6 +36,14 @@ def install(profile: Profile, folder: Path) -> None:
     (folder / _REPORT).touch(mode=0o600)
 
 
+def unheard(folder: Path, guard: int) -> CompilationForbiddenError | None:
+    """Why a launch cannot promise what its profile forbids: below its `guard`, a Python of ours, none has the hook."""
+    place = folder / f"{_REPORT}{hook.LOADED}"
+    if place.exists() and set(place.read_text().split()) - {str(guard)}:
+        return None
+    return CompilationForbiddenError("vLLM's Python did not load what refuses to compile: it ignores PYTHONPATH")
+
+
 def compiled(folder: Path, pid: int) -> CompilationForbiddenError | None:
     """What has been compiled or refused below the process `pid`. Blocking, for milliseconds."""
     said = (folder / _REPORT).read_text(encoding="utf-8", errors="replace")
