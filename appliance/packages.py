@@ -110,6 +110,12 @@ class Packages:
         tag = _CUDA_TAG.search(full)
         return Torch(full, (int(tag[1]), int(tag[2])) if tag else None, told=bool(text or tag or "+cpu" in full))
 
+    @cached_property
+    def flashinfer_modules(self) -> tuple[str, ...]:
+        """The modules that FlashInfer's package has compiled, and loads before it compiles any."""
+        place = self.file("flashinfer/data/aot")
+        return tuple(sorted(library.stem for library in place.glob("*/*.so"))) if place else ()
+
     def requirement(self, name: str, of: str) -> str | None:
         """What the distribution `of` asks of the version of `name`, such as "==2.13.0"; markers are not weighed, so a
         requirement that is listed twice is unknown."""

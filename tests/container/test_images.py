@@ -65,7 +65,8 @@ def test_labels_tell_what_it_is(images, role):
     for name in ("title", "description", "revision", "licenses"):
         assert labels[f"org.opencontainers.image.{name}"]
     told = {name: value for name, value in labels.items() if name.startswith("ingot.")}
-    assert told == ({"ingot.variant": "cpu", "ingot.arch": "", "ingot.vllm": "0"} if role == "engine" else {})
+    cpu = {"ingot.variant": "cpu", "ingot.arch": "", "ingot.vllm": "0", "ingot.vllm-compilers": "1"}
+    assert told == (cpu if role == "engine" else {})
 
 
 @pytest.mark.parametrize("role", ROLES)

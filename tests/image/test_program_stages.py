@@ -25,7 +25,11 @@ def copied(stage: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("stage", "program"),
-    [("cast", "appliance.cast.__main__"), ("vllm-raise-sites", "appliance.diagnosis.raise_sites.__main__")],
+    [
+        ("cast", "appliance.cast.__main__"),
+        ("vllm-modules", "appliance.image.vllm_modules"),
+        ("vllm-raise-sites", "appliance.diagnosis.raise_sites.__main__"),
+    ],
 )
 def test_a_stage_has_all_that_its_program_imports(tmp_path: Path, stage: str, program: str) -> None:
     for path in copied(stage):

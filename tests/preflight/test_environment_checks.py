@@ -231,6 +231,30 @@ def test_ninja_beside_vllm_is_not_on_path_by_itself(home: Home, program: dict[st
     assert str(bin_folder) in one(report).fix.command
 
 
+def test_nvcc_among_vllms_packages_is_found_and_so_is_what_needs_none(
+    home: Home, program: dict[str, str], around: Surroundings
+) -> None:
+    """vLLM's own wheels bring a toolkit that is on no PATH."""
+    remove(around, "/usr/local/cuda/bin/nvcc")
+    [site] = Path(program["INGOT_VLLM"]).parents[1].glob("lib/python3*/site-packages")
+    (site / "flashinfer_python-0.7.0.dist-info").mkdir()
+    write(site, {"flashinfer/data/aot/sampling/sampling.so": "", "flashinfer/data/aot/norm/norm.so": ""})
+    machine: dict[str, Any] = {"inventory": recorded(GPU), "surroundings": around, "environ": program}
+    missing = one(look(home, {"engine": "vllm"}, only="toolchain", **machine))
+    assert (missing.id, missing.evidence) == ("nvcc-missing", ("compiled beforehand: norm, sampling",))
+    write(site, {"nvidia/cu13/bin/nvcc": ""})
+    found = one(look(home, {"engine": "vllm"}, only="toolchain", **machine))
+    assert (found.id, found.evidence) == ("nvcc-not-on-path", (str(site / "nvidia/cu13/bin/nvcc"),))
+    assert f"CUDA_HOME={site}/nvidia/cu13 " in found.fix.command
+
+
+def test_what_may_not_compile_needs_no_compiler(home: Home, program: dict[str, str], around: Surroundings) -> None:
+    remove(around, "/usr/bin/gcc", "/usr/bin/ninja")
+    machine: dict[str, Any] = {"inventory": recorded(GPU), "surroundings": around, "environ": program}
+    assert look(home, {"engine": "vllm"}, only="toolchain", **machine).findings
+    assert look(home, {"engine": "vllm", "jit": "forbid"}, only="toolchain", **machine).findings == []
+
+
 def test_pythons_headers_are_asked_for(home: Home, program: dict[str, str], around: Surroundings) -> None:
     """As on a DGX Spark: "Python.h: No such file or directory"."""
     machine: dict[str, Any] = {"inventory": recorded("dgx-spark"), "surroundings": around, "environ": program}

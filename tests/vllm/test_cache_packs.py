@@ -147,6 +147,20 @@ def test_versions_are_those_of_what_compiles(home: Home, tmp_path: Path) -> None
     assert {"torch", "python"} <= found.keys() <= {*COMPILERS, "python"}
 
 
+def test_modules_that_an_image_has_compiled_count(home: Home, program: Path, tmp_path: Path) -> None:
+    """A launch that finds them compiles them not, and its pack lacks them."""
+    plan, _ = planned(home, program, None, CPU)
+    assert plan is not None
+    of = [facts_of(plan, VllmSource(Packages((tmp_path,)), None), CPU, {})]
+    (tmp_path / "flashinfer/data/aot/norm").mkdir(parents=True)
+    (tmp_path / "flashinfer/data/aot/norm/norm.so").touch()
+    of.append(facts_of(plan, VllmSource(Packages((tmp_path,)), None), CPU, {}))
+    without, inside = of
+    assert without is not None
+    assert inside is not None
+    assert len(differences(without, inside)) == 1
+
+
 def test_the_gpu_and_its_drivers_branch_count(home: Home, tmp_path: Path) -> None:
     cuda = install(tmp_path / "cuda", "0.32.0")
     here = facts(home, cuda, inventory=gpus())

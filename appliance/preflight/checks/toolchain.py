@@ -23,7 +23,7 @@ NVCC_USERS: Final = ("flashinfer-python", "deep-gemm")
 
 def run(subject: Subject) -> Iterator[Finding]:
     gpu = subject.device.gpu
-    if not subject.compiles:
+    if not subject.compiles or subject.profile.forbids_jit:
         return
     if not _c_compiler(subject):
         yield _missing(
@@ -150,6 +150,7 @@ def _for_cuda(subject: Subject, users: list[str]) -> Iterator[Finding]:
                 "PATH",
                 "Install the CUDA toolkit, or use a cast or Triton backends.",
                 "apt-get install cuda-nvcc-13-0",
+                _compiled_beforehand(subject),
             )
     if _on_path(subject, "ninja") is None:
         beside = next((str(place) for place in _beside(subject) if _is_file(subject.here.at(place))), None)
@@ -163,13 +164,20 @@ def _for_cuda(subject: Subject, users: list[str]) -> Iterator[Finding]:
         )
 
 
+def _compiled_beforehand(subject: Subject) -> tuple[str, ...]:
+    names = subject.packages.flashinfer_modules
+    return (f"compiled beforehand: {', '.join(names)}",) if names else ()
+
+
 def _home_has_nvcc(subject: Subject) -> bool:
     home = subject.engine_environ.get("CUDA_HOME") or subject.engine_environ.get("CUDA_PATH")
     return bool(home) and _is_file(subject.here.at(f"{home}/bin/nvcc"))
 
 
 def _cuda_programs(subject: Subject, program: str) -> Iterator[Path]:
-    """Where toolkits are usually installed; the newest first."""
+    """Beside the engine's packages, and where toolkits are usually installed; the newest first."""
+    for folder in subject.packages.folders:
+        yield from sorted(folder.glob(f"nvidia/cu*/bin/{program}"), reverse=True)
     usual = subject.here.at("/usr/local")
     try:
         versioned = sorted((path.name for path in usual.glob("cuda-*")), reverse=True)

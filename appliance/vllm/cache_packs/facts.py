@@ -113,6 +113,8 @@ def _versions(plan: VllmPlan, source: VllmSource) -> Iterator[tuple[str, str]]:
     for name in COMPILERS:
         if (version := packages.version(name)) is not None:
             yield name, version
+    if packages.flashinfer_modules:  # what a pack made beside them does not hold
+        yield "flashinfer modules", ", ".join(packages.flashinfer_modules)
     if packages.folders:
         yield "python", packages.folders[0].parent.name.removeprefix("python")
 
