@@ -199,7 +199,7 @@ ARG VLLM_MODULES=usual
 RUN --mount=type=cache,id=ingot-vllm-modules,target=/modules,sharing=locked \
     test -n "$ARCH" || { echo "VARIANT=cuda is built for one architecture: set ARCH, such as sm_90." >&2; exit 1; } \
  && mkdir -p /opt/vllm/lib/python3.11/site-packages/flashinfer/data/aot \
- && { test "$VLLM_MODULES" = none || python -m appliance.image.vllm_modules "$ARCH" --out "/modules/$ARCH" $VLLM_MODULES; }
+ && { test "$VLLM_MODULES" = none || python -m appliance.image.vllm_modules --out "/modules/$ARCH" "$ARCH" $VLLM_MODULES; }
 
 FROM vllm-packages AS vllm-cuda
 COPY --from=vllm-modules /opt/vllm/lib/python3.11/site-packages/flashinfer/data/aot \

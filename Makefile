@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-architectures test-clients test-containers test-flashinfer test-vllm lint format bench-start bench-cpu \
+.PHONY: help run test test-architectures test-clients test-containers test-flashinfer test-vllm test-vllm-image lint format bench-start bench-cpu \
 	bench-peer image bundle bench-container bench-door bench-prefixes bench-structured bench-storm diagnosis-score diagnosis-coverage \
 	diagnosis-windows bench-proxy bench-truth model clean
 
@@ -35,6 +35,9 @@ test-clients: $(VENV)/.dev ## LangChain, LiteLLM, OpenAI's agents, the AI SDK an
 test-containers: $(VENV)/.dev ## build the images and try them: needs a Docker daemon and its base images
 	tests/browser/install.sh
 	INGOT_CONTAINER_TESTS=1 $(BIN)/pytest tests/container -rs
+
+test-vllm-image: $(VENV)/.dev ## build the engine for a GPU with vLLM, with and without compilers, and look into it: an hour, 40 GB of disk
+	INGOT_CONTAINER_TESTS=1 INGOT_VLLM_IMAGE_TESTS=1 $(BIN)/pytest tests/container/test_vllm_image.py -rs
 
 test-flashinfer: $(VENV)/.dev ## build modules of FlashInfer with nvcc, and load them sealed: minutes, and 300 MB from the index
 	INGOT_FLASHINFER_TESTS=1 $(BIN)/pytest tests/cast/test_flashinfer_built.py

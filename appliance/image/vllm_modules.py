@@ -1,4 +1,4 @@
-"""`/opt/vllm/bin/python -m appliance.image.vllm_modules sm_90 --out DIR [MODULE ...]`: compiles modules of FlashInfer
+"""`/opt/vllm/bin/python -m appliance.image.vllm_modules --out DIR sm_90 [MODULE ...]`: compiles modules of FlashInfer
 that vLLM would compile at its first start, in vLLM's Python with its own FlashInfer, and puts them where FlashInfer
 looks before it compiles. What DIR holds already of these versions is not built again.
 """

@@ -95,8 +95,8 @@ class VllmLaunch(EngineLaunch):
             return
         await self._answers()
         assert self.child is not None
-        if plan.profile.forbids_jit and (error := watch.unheard(self._folder, self.child.pid)) is not None:
-            self.finish(End(state=State.FAILED, error=error))
+        if plan.profile.forbids_jit and (unheard := watch.unheard(self._folder, self.child.pid)) is not None:
+            self.finish(End(state=State.FAILED, error=unheard))
             return
         self._begin_self_test()
         try:

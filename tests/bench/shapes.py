@@ -195,8 +195,8 @@ def _write_shard(path: Path, tensors: Tensors, config: dict[str, Any], pool: _Po
             elif name.endswith("_scale_inv"):
                 file.write(np.full(shape, pool.scale, np.float32).data)
             elif dtype == "F8_E4M3":
-                for part in pool.take_codes(math.prod(shape)):
-                    file.write(part.data)
+                for codes in pool.take_codes(math.prod(shape)):
+                    file.write(codes.data)
             else:
                 for part in pool.take(math.prod(shape)):
                     file.write((part.astype(np.uint32) << 16 if dtype == "F32" else part).data)

@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     items.sort(key=lambda item: item.path.is_relative_to(here) and item.path.name != "test_visit.py")
     for item in items:
-        if item.path.is_relative_to(here):
+        if item.path.is_relative_to(here) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(BUILD_S + 600))
 
 

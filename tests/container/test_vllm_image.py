@@ -1,0 +1,102 @@
+"""The engine for a GPU with vLLM in it: what compiles in it, or that nothing does, and how large it is; without a GPU.
+
+`make test-vllm-image` asks for it: the image takes half an hour on two processors. INGOT_VLLM_IMAGE and
+INGOT_SEALED_VLLM_IMAGE name images that are there already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from kernels.vllm_modules import MODULES
+from tests.container.deployment import run
+from tests.container.test_images import COMPILERS, CONFINED, FOUND, GB, inside, inspected
+
+ARCH = "sm_90"
+BUILD_S = 5400
+pytestmark = pytest.mark.timeout(BUILD_S + 600)
+PYTHON = "/opt/vllm/bin/python"
+USUAL = {module.name for module in MODULES if module.usual}
+TOOLS = ("nvcc", "ptxas*", "cicc", "nvlink", "fatbinary", "ninja", "cc1*", "tileiras")
+KERNEL = 'extern "C" __global__ void f(float *x) { x[threadIdx.x] += 1; }\nextern "C" int g() { return cudaSuccess; }\n'
+# What vLLM decides by, in a process that sees no GPU.
+ASKED = """
+import json, pathlib
+import flashinfer
+from vllm.utils.flashinfer import has_flashinfer
+ahead = pathlib.Path(flashinfer.__file__).parent / "data/aot"
+print(json.dumps({"flashinfer": has_flashinfer(), "ahead": sorted(library.stem for library in ahead.glob("*/*.so"))}))
+"""
+
+
+def built(docker: None, compilers: int, named: str) -> str:
+    if os.environ.get("INGOT_VLLM_IMAGE_TESTS") != "1":
+        pytest.skip("builds an engine of 14 GB: `make test-vllm-image` runs it")
+    if image := os.environ.get(named):
+        return image
+    tag = f"ingot-engine:test-vllm-{ARCH}-{compilers}"
+    arguments = ("VARIANT=cuda", f"ARCH={ARCH}", "CAST=triton", "WITH_VLLM=1", f"VLLM_COMPILERS={compilers}")
+    command = ["docker", "build", "--target=engine", f"--tag={tag}", *(f"--build-arg={one}" for one in arguments), "."]
+    run(command, os.environ, timeout_s=BUILD_S)
+    return tag
+
+
+@pytest.fixture(scope="module")
+def compiling(docker: None) -> str:
+    return built(docker, 1, "INGOT_VLLM_IMAGE")
+
+
+@pytest.fixture(scope="module")
+def sealed(docker: None) -> str:
+    return built(docker, 0, "INGOT_SEALED_VLLM_IMAGE")
+
+
+def asked(image: str) -> dict:
+    return json.loads(inside(image, PYTHON, "-c", ASKED).splitlines()[-1])
+
+
+def test_what_vllm_may_compile_with_is_there_and_works(compiling: str) -> None:
+    """As the engine's user, on a read-only root, with the environment that the image gives."""
+    labels = inspected(compiling)["Config"]["Labels"]
+    assert (labels["ingot.vllm"], labels["ingot.vllm-compilers"]) == ("1", "1")
+    found = inside(compiling, "bash", "-c", FOUND.format("g++ gcc nvcc ninja")).split()
+    assert len(found) == 4
+    script = (
+        f"set -e; cd /tmp; cat > k.cu <<'CU'\n{KERNEL}CU\n"
+        "ninja --version; test -f /usr/include/python3.11/Python.h; test -f $CUDA_HOME/include/cuda_fp8.h\n"
+        "nvcc -arch=sm_90a -shared -Xcompiler -fPIC -o k.so k.cu -L$CUDA_HOME/lib64 -lcudart; test -s k.so\n"
+        "test -w $INGOT_HOME/caches; echo compiled"
+    )
+    volume = "--tmpfs=/var/lib/ingot:mode=0777"
+    command = ["docker", "run", "--rm", *CONFINED, volume, "--entrypoint=bash", compiling, "-c",
+               f"mkdir $INGOT_HOME/caches; {script}"]  # fmt: skip
+    assert run(command, os.environ, timeout_s=180).split()[-1] == "compiled"
+
+
+def test_flashinfer_is_used_and_has_its_usual_modules(compiling: str) -> None:
+    """Without nvcc and ninja in sight vLLM would not take it, or die of its sampler."""
+    found = asked(compiling)
+    assert found["flashinfer"] is True
+    assert set(found["ahead"]) >= USUAL
+
+
+def test_the_native_engine_beside_it_is_sealed_all_the_same(compiling: str) -> None:
+    assert f"COMPLETE: /opt/ingot/cast ({ARCH})" in inside(compiling, "ingot", "verify")
+
+
+def test_nothing_in_the_sealed_image_compiles(sealed: str) -> None:
+    assert inspected(sealed)["Config"]["Labels"]["ingot.vllm-compilers"] == "0"
+    assert inside(sealed, "bash", "-c", FOUND.format(" ".join(COMPILERS))) == ""
+    named = " -o ".join(f"-name '{name}'" for name in TOOLS)
+    assert inside(sealed, "bash", "-c", rf"find / -xdev -type f \( {named} \) 2>/dev/null; true") == ""
+    found = asked(sealed)
+    assert found["flashinfer"] is True
+    assert set(found["ahead"]) >= USUAL
+
+
+def test_they_are_as_large_as_documented(compiling: str, sealed: str) -> None:
+    assert inspected(compiling)["Size"] < 14.5 * GB
+    assert inspected(sealed)["Size"] < 14 * GB
