@@ -132,7 +132,7 @@ def _key(path: Path, password_file: Path | None) -> Key:
 def _size(folder: PackFolder) -> str:
     from appliance.profile.sizes import size_text
 
-    return f"{len(folder.pack.files):,} files, {size_text(folder.pack.bytes)}"
+    return f"{folder.pack.counted}, {size_text(folder.pack.bytes)}"
 
 
 @contextmanager

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
+from appliance.caches.collect import make_pack
+from appliance.vllm.cache_packs.facts import Facts
 from kernels.vllm_modules import MODULES
 from tests.container.deployment import run
 from tests.container.test_images import COMPILERS, CONFINED, FOUND, GB, inside, inspected
@@ -85,6 +88,25 @@ def test_flashinfer_is_used_and_has_its_usual_modules(compiling: str) -> None:
 
 def test_the_native_engine_beside_it_is_sealed_all_the_same(compiling: str) -> None:
     assert f"COMPLETE: /opt/ingot/cast ({ARCH})" in inside(compiling, "ingot", "verify")
+
+
+def test_an_image_may_bring_a_pack(compiling: str, tmp_path: Path) -> None:
+    """As docs/containers.md says; the labels and the inventory stay, so that a bundle takes it."""
+    (tmp_path / "caches/triton/AB").mkdir(parents=True)
+    (tmp_path / "caches/triton/AB/kernel.cubin").write_bytes(b"cubin")
+    facts = Facts(model="sha256:1", folder="/models/one", installed="/opt/vllm", versions={}, processor="H100")
+    make_pack(tmp_path / "caches", tmp_path / "chat-h100", profile="chat", cold_s=90, facts=facts)
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {compiling}\nCOPY chat-h100 /opt/packs/chat-h100\nENV INGOT_CACHE_PACKS=/opt/packs\n"
+    )
+    image = "ingot-engine:test-vllm-pack"
+    run(["docker", "build", f"--tag={image}", str(tmp_path)], os.environ, timeout_s=600)
+    try:
+        [pack] = json.loads(inside(image, "ingot", "cache", "list", "--json"))["packs"]
+        assert (pack["path"], pack["files"]) == ("/opt/packs/chat-h100", 1)
+        assert inspected(image)["Config"]["Labels"] == inspected(compiling)["Config"]["Labels"]
+    finally:
+        run(["docker", "rmi", image], os.environ)
 
 
 def test_nothing_in_the_sealed_image_compiles(sealed: str) -> None:

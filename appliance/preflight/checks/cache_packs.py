@@ -43,7 +43,7 @@ def _warm(found: Judgement) -> Finding:
         severity=Severity.INFO,
         message=f"vLLM starts warm: its compiled code comes from the cache pack {pack.name}.",
         value=pack.name,
-        evidence=(f"{len(pack.files):,} files in {found.pack.path}",),
+        evidence=(f"{pack.counted} in {found.pack.path}",),
     )
 
 

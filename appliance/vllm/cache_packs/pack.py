@@ -73,6 +73,10 @@ class Pack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     files: tuple[PackFile, ...]
 
     @property
+    def counted(self) -> str:
+        return "1 file" if len(self.files) == 1 else f"{len(self.files):,} files"
+
+    @property
     def bytes(self) -> int:
         return sum(file.size for file in self.files)
 
