@@ -162,10 +162,27 @@ WHOSES = (
     _whose("kernel-library", "backend", "A kernel library",
            r"flashinfer|flash_attn|deep_gemm|/triton/|attention/backends|layers/attention|fused_moe"),
     _whose("device", "driver", "The device", r"vllm/platforms/|torch/cuda/|pynvml|nvml"),
-    _whose("socket", "port", "The server's socket", r"uvicorn/|create_server_\w{0,20}socket|asyncio/base_events|zmq/"),
+    _whose("engine-socket", "port", "A socket between the engine's processes", r"\bzmq[/.]"),
+    _whose("socket", "port", "The server's socket", r"uvicorn/|create_server_\w{0,20}socket|asyncio/base_events"),
     _whose("arguments", "config", "An argument",
            r"arg_utils|argparse|server_args|cli_args|vllm/config/|entrypoints/cli|click/|pydantic"),
 )  # fmt: skip
+
+
+# Whose it is by the message's own words, where the place says no more than that a setting was read.
+SPOKEN_OF = tuple(
+    (next(whose for whose in WHOSES if whose.name == name), re.compile(words, re.IGNORECASE))
+    for name, words in (
+        ("adapter", r"\blora\b|\badapters?\b"),
+        ("chat-template", r"chat.template"),
+        ("tls", r"\bssl\b|certificate"),
+        ("draft-model", r"draft model|speculative"),
+        ("parser", r"(?:tool|reasoning)[ _-](?:call[ _-])?parser"),
+        ("connector", r"\bkv[ _-]connector|\bconnector\b"),
+        ("tokenizer", r"\btokenizer\b"),
+    )
+)
+GENERAL = "arguments"
 
 
 class Axes(NamedTuple):
@@ -179,7 +196,12 @@ class Axes(NamedTuple):
 
 
 def axes_of(exception: LoggedException) -> Axes:
-    return Axes(what_of(exception), whose_of(exception))
+    placed = whose_of(exception)
+    if placed is not None and placed.name != GENERAL:
+        return Axes(what_of(exception), placed)
+    said = without_advice(without_dumps(exception.message[:MAX_TEXT]))
+    spoken = next((whose for whose, words in SPOKEN_OF if words.search(said)), None)
+    return Axes(what_of(exception), spoken or placed)
 
 
 def what_of(exception: LoggedException) -> What | None:

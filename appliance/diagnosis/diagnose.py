@@ -23,6 +23,7 @@ from appliance.diagnosis.pointers import (
     is_fatal,
     is_giving_up,
     is_lead,
+    is_of_a_core,
     is_pointer,
     is_survived,
 )
@@ -210,7 +211,8 @@ class _Failures:
             links = [link for link in chain if not (is_pointer(link) or is_aftermath(link) or is_end_on_request(link))]
             if not links:
                 continue
-            best = best_of([with_message(link, self.lines) for link in links])
+            links = [with_message(link, self.lines) for link in links]
+            best = best_of(links)
             if best is not None and best.specific:
                 if unknown is not None and _ends_a_process(unknown.exceptions):
                     return unknown
@@ -260,7 +262,9 @@ class _Failures:
     def _cut_short(self) -> Diagnosis | None:
         """A traceback in which the log ends, unless that is of an exception which a server survives."""
         for exception in cut_short(self.lines):
-            if not is_survived(exception) and (self.failed or self.ready is None or is_fatal(exception)):
+            if is_survived(exception):
+                continue
+            if self.failed or self.ready is None or is_fatal(exception) or is_of_a_core(exception):
                 message = exception.lead if exception.level in LOUD and not is_lead(exception.lead) else ""
                 known = best_of([replace(exception, message=message, text=message)]) if message else None
                 return known.diagnosis(self.settings, self.sites) if known else telling.cut_short(exception, message)

@@ -14,6 +14,7 @@ from appliance.diagnosis.first_exception import lone_exception, with_lines_aroun
 from appliance.diagnosis.pointers import is_dump
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
+from appliance.diagnosis.validation import lines_below
 from appliance.protocol import EvidenceLine
 
 # A line without any of these reports no failure.
@@ -50,6 +51,8 @@ TOLERATED = (
 )  # fmt: skip
 # What pydantic says of a setting, under a heading that a logger may have swallowed.
 VALIDATION = ("Value error, ", "Assertion failed, ")
+# A line of `kubectl describe`.
+EVENT = re.compile(r"(?:Warning|Normal) {1,10}[A-Z]\w{1,40} {1,10}")
 CODE = re.compile(r'(?:raise |return |assert |File "|self\.|\^)')
 
 Tier = Literal["error", "bare", "warning"]
@@ -58,13 +61,19 @@ Tier = Literal["error", "bare", "warning"]
 @dataclass(frozen=True)
 class ErrorLine:
     """`tier`: marked as an error by a logger, written by a bare process, or marked as a warning. `exception`: the
-    exception mentioned in it, without a traceback. `key`: the stream that it belongs to; `level`: its logger's."""
+    exception mentioned in it, without a traceback. `key`: the stream that it belongs to; `level`: its logger's.
+    `below`: what it announces, where it only counts the errors that follow."""
 
     line: EvidenceLine
     tier: Tier
     exception: LoggedException | None
     key: str = ""
     level: str = ""
+    below: tuple[str, ...] = ()
+
+    @property
+    def message(self) -> str:
+        return "\n".join((self.line.text, *self.below))
 
 
 def error_lines(lines: Sequence[EvidenceLine]) -> Iterator[ErrorLine]:
@@ -113,7 +122,8 @@ def error_line(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine |
     ends = exception is not None and not dressed.level and words.startswith(exception.type)
     if not ends and _holds(lowered, TOLERATED):
         return None
-    if exception is not None and dressed.words[:1] in (" ", "\t") and not words.startswith(exception.type):
+    indented = dressed.words[:1] in (" ", "\t") and EVENT.match(words) is None
+    if exception is not None and indented and not words.startswith(exception.type):
         return None  # a line of code
     if dressed.level in WARNINGS or "warning: " in lowered:
         return ErrorLine(EvidenceLine(line.number, words), "warning", exception)
@@ -122,7 +132,8 @@ def error_line(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine |
     if exception is not None:
         exception = with_lines_around(exception, lines)
     tier: Tier = "error" if dressed.level or words.startswith(VALIDATION) else "bare"
-    return ErrorLine(EvidenceLine(line.number, words), tier, exception, dressed.key, dressed.level)
+    below = lines_below(line, words, dressed.key, lines) if exception is None else ()
+    return ErrorLine(EvidenceLine(line.number, words), tier, exception, dressed.key, dressed.level, below)
 
 
 def _holds(text: str, phrases: tuple[str, ...]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.json_file import read_object
-from appliance.diagnosis.quoting import LEAST_VALUE, NAME, QUOTED, TOO_COMMON
+from appliance.diagnosis.quoting import NAME, QUOTED, is_after_noun, is_distinct
 
 FILES = (
     "config.json", "generation_config.json", "tokenizer_config.json", "quantize_config.json", "hf_quant_config.json",
@@ -63,13 +63,12 @@ def _as_json(word: str) -> str:
 
 def _is_named(value: ModelValue, said: str) -> bool:
     """Whether a word that is said without quotes must be this value: a class's name, or right after what it is the
-    value of (`type longrope`, `quantization method: awq`). Others, such as `linear`, are ordinary words."""
+    value of. Others, such as `linear`, are ordinary words."""
     if value.name not in NAMING:
         return False
     if _is_class_name(value.value):
         return True
-    noun = re.escape(value.name.rpartition("_")[2])
-    return re.search(rf"\b{noun}\W{{1,3}}(?:is\W{{1,2}})?{re.escape(value.value)}(?!\w)", said) is not None
+    return is_after_noun(value.name, value.value, said)
 
 
 def _is_class_name(value: str) -> bool:
@@ -79,7 +78,7 @@ def _is_class_name(value: str) -> bool:
 
 
 def _is_distinct(value: str) -> bool:
-    return len(value) >= LEAST_VALUE and value.lower() not in TOO_COMMON and not value.isdecimal()
+    return is_distinct(value) and not value.isdecimal()
 
 
 def _values(folder: Path) -> Iterator[ModelValue]:

@@ -21,6 +21,7 @@ SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "compile-cache": ("--compilation-config",),
     "connector": ("--kv-transfer-config",),
     "draft-model": ("--speculative-config",),
+    "engine-socket": ("VLLM_RPC_BASE_PATH",),
     "executor": ("--distributed-executor-backend", "--worker-cls"),
     "experts": ("--moe-backend",),
     "kv-cache": ("--block-size", "--kv-cache-dtype"),
@@ -36,6 +37,13 @@ SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "telemetry": ("--otlp-traces-endpoint",),
     "tls": ("--ssl-certfile", "--ssl-keyfile"),
     "tokenizer": ("--tokenizer", "--tokenizer-mode"),
+}
+# What a launch chooses where its model may choose as well: an error of this family may be about that choice.
+OF_FAMILY: Final[Mapping[str, tuple[str, ...]]] = {
+    "backend": ("backends.attention", "backends.linear", "backends.moe"),
+    "model-config": ("convert", "model_impl", "runner", "tokenizer_mode"),
+    "quant-dtype": ("dtype", "kv_cache_dtype", "quantization"),
+    "weights": ("load_format",),
 }
 # What nothing but a setting brings into a launch.
 OF_SETTINGS: Final = ("config", "port")

@@ -78,6 +78,10 @@ ENTRY = _any(
 )
 ENGINE_PATH = re.compile(r"[/\"](?:vllm|sglang|sgl-workspace|appliance)[/\"-]")
 FRAMES_TO_ENGINE = 6
+# The loops of the processes that hold the model.
+CORE_PATH = re.compile(
+    r"/vllm/v1/(?:engine/core|executor/multiproc_executor|worker/\w{1,40})\.py|/managers/scheduler\.py"
+)
 # How programs without Python tracebacks end, or report that they could not start something.
 GIVING_UP = _any(
     r"^panic: |thread '[^']{0,80}' panicked",
@@ -139,6 +143,11 @@ def is_survived(exception: LoggedException) -> bool:
     if _holds(exception.lead, FATAL_LEAD):
         return False
     return exception.level in ("DEBUG", "INFO", "NOTICE", "WARNING", "WARN") or _holds(exception.lead, SURVIVED)
+
+
+def is_of_a_core(exception: LoggedException) -> bool:
+    """Whether it was raised in a process that computes and serves no requests: none survives that."""
+    return any(CORE_PATH.search(place.text) for place, _ in exception.frames)
 
 
 def is_fatal(exception: LoggedException) -> bool:

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from appliance.diagnosis.cause import Groups
 from appliance.diagnosis.model_values import ModelValue, model_value_in
 from appliance.diagnosis.own_settings import dumps_in, own_settings
-from appliance.diagnosis.quoting import LEAST_VALUE, NAME, QUOTED, TOO_COMMON
+from appliance.diagnosis.quoting import NAME, QUOTED, is_after_noun, is_distinct
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.stripping import without_dumps
 from appliance.protocol import Fix
@@ -22,6 +24,8 @@ from appliance.secret_names import is_secret_name
 MAX_TEXT = 2000
 MAX_DUMP = 20_000
 MAX_VALUE = 100
+MAX_INSIDE = 200
+OVERRIDES = "vllm.extra-args.hf-overrides"
 MISSPELT = 0.8  # so alike are a name and the one that was meant
 SGLANG = (b"server_args=serverargs(", b"sglang.launch_server", b"/sglang/srt/", b"launch_server.py: ")
 # What a message about the model says anyway.
@@ -55,16 +59,32 @@ PRINTED = (
 
 
 class Origin(NamedTuple):
-    """`key` is a profile's, where `in_profile`; otherwise as it was printed."""
+    """`key` is a profile's, where `in_profile`; otherwise as it was printed. Of a setting that is a JSON object
+    (`whole`), `inside` are the keys that lead to the value within it."""
 
     key: str
     value: str
     in_profile: bool
+    inside: tuple[str, ...] = ()
+    whole: str = ""
 
     @property
     def name(self) -> str:
         """As engines say it: the last part, with underscores."""
+        if self.inside:
+            return self.inside[-1]
         return self.key.removeprefix("vllm.extra-args.").removeprefix("vllm.environment.").replace("-", "_")
+
+    @property
+    def told(self) -> str:
+        return f"{'.'.join(self.inside)} in {self.key}" if self.inside else self.key
+
+    def patch(self, value: str | None) -> dict[str, Any]:
+        """What sets it to `value`, or to its default. Of an object only what is inside changes, or goes."""
+        if not self.inside:
+            return {self.key: value}
+        changed = _changed(json.loads(self.whole), self.inside, value)
+        return {self.key: json.dumps(changed) if changed else None}
 
 
 class LaunchSettings:
@@ -93,11 +113,11 @@ class LaunchSettings:
                 return origin
         for origin in origins:
             if origin.name in named and (origin.in_profile or origin.value in quoted or len(named) == 1):
-                return origin
+                return next((o for o in origins if o.inside and o.key == origin.key and o.value in quoted), origin)
         if (spoken := self.spoken_of(message)) is not None:
             return spoken
         for origin in origins:
-            if origin.value in quoted and len(origin.value) >= LEAST_VALUE and origin.value.lower() not in TOO_COMMON:
+            if origin.value in quoted and is_distinct(origin.value):
                 return origin
         return None
 
@@ -105,6 +125,24 @@ class LaunchSettings:
         """The setting whose name a message says in words, with its value, or whose value is a name of its own."""
         said = without_dumps(message[:MAX_TEXT])
         return next((origin for origin in self._origins() if _is_spoken_of(origin, said)), None)
+
+    def among(self, names: Iterable[str], message: str) -> Origin | None:
+        """Of these settings the one whose value stands in the message, as a word of its own."""
+        said = without_dumps(message[:MAX_TEXT])
+        wanted = frozenset(names)
+        mine = (o for o in self._origins() if o.in_profile and o.name in wanted and is_distinct(o.value))
+        return next((o for o in mine if re.search(rf"(?<![\w./-]){re.escape(o.value)}(?![\w/-])", said)), None)
+
+    def deciding(self, names: Iterable[str]) -> Origin | None:
+        """Of the settings with these names, the first that the profile gives."""
+        given = {origin.name: origin for origin in reversed(list(self._origins())) if origin.in_profile}
+        return next((given[name] for name in names if name in given and name not in OF_THE_MODEL), None)
+
+    def overriding(self, message: str) -> Origin | None:
+        """What replaces a value of the model's config.json with a number that the message shows."""
+        said = without_dumps(message[:MAX_TEXT])
+        numbers = (origin for origin in self._origins() if origin.key == OVERRIDES and origin.value.isdecimal())
+        return next((o for o in numbers if o.inside and re.search(rf"(?<![\w.]){o.value}(?![\w.])", said)), None)
 
     def _origins(self) -> Iterator[Origin]:
         settings = _of_profile(self._profile) if self._profile is not None else _printed(self._log)
@@ -125,9 +163,11 @@ class LaunchSettings:
             change = f"Change it to {nearest}." if nearest else "Correct it, or remove it to use the default."
             return Fix(text=f"This launch set {origin.key} to {origin.value[:MAX_VALUE]}. {change}")
         text = (
-            f"Set {origin.key} to {nearest}." if nearest else f"Correct {origin.key}, or remove it to use its default."
+            f"Set {origin.told} to {nearest}."
+            if nearest
+            else f"Correct {origin.told}, or remove it to use its default."
         )
-        patch = {origin.key: nearest}
+        patch = origin.patch(nearest)
         return Fix(text=text, patch=patch if self.accepts(patch) else None)
 
     def changed(self, names: Iterable[str]) -> list[Origin]:
@@ -135,6 +175,10 @@ class LaunchSettings:
         wanted = {name.lstrip("-").replace("-", "_") for name in names}
         found = _of_profile(self._profile) if self._profile is not None else _printed(self._log, given=True)
         return list({origin.name: origin for origin in found if origin.name in wanted}.values())
+
+    @property
+    def of_a_profile(self) -> bool:
+        return self._profile is not None
 
     @functools.cached_property
     def of_sglang(self) -> bool:
@@ -151,7 +195,9 @@ def _is_spoken_of(origin: Origin, said: str) -> bool:
     if not value or origin.name in OF_THE_MODEL or not re.search(rf"(?<![\w./-]){value}(?![\w/-])", said):
         return False
     name = origin.name.replace("_", " ")
-    return f"{name} " in said.lower() or NAME_OF_ITS_OWN.fullmatch(origin.value) is not None
+    if f"{name} " in said.lower() or NAME_OF_ITS_OWN.fullmatch(origin.value) is not None:
+        return True
+    return bool(origin.inside) and is_after_noun(origin.name, origin.value[:MAX_VALUE], said)
 
 
 def _stays_valid(profile: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
@@ -178,6 +224,37 @@ def _of_profile(document: Mapping[str, Any], prefix: str = "") -> Iterator[Origi
             yield from (Origin(dotted, str(inner), True) for inner in (dotted, *value.values()))
         elif value is not None:
             yield Origin(dotted, str(value), True)
+            yield from _inside(dotted, str(value))
+
+
+def _inside(key: str, text: str) -> Iterator[Origin]:
+    """The values within a setting that is a JSON object."""
+    if text[:1] != "{" or len(text) > MAX_DUMP:
+        return
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    yield from (Origin(key, value, True, path, text) for path, value in islice(_scalars(whole), MAX_INSIDE))
+
+
+def _scalars(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _scalars(inner, (*path, name))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _scalars(inner, path)
+    elif value is not None:
+        yield path, str(value)
+
+
+def _changed(whole: dict[str, Any], path: tuple[str, ...], value: str | None) -> dict[str, Any]:
+    """Without the value at `path`, or with another one there, and without what that leaves empty."""
+    name, *further = path
+    inner = whole[name]
+    new = _changed(inner, tuple(further), value) or None if further else value
+    return {key: new if key == name else held for key, held in whole.items() if key != name or new is not None}
 
 
 def _printed(log: Searchable, *, given: bool = False) -> Iterator[Origin]:

@@ -20,6 +20,9 @@ from appliance.diagnosis.sglang_flags import in_flags
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import Diagnosis
 
+# Families of what a launch may have chosen.
+CHOSEN = ("config", "model-config", "quant-dtype", "backend", "compile")
+
 
 @dataclass
 class Reading:
@@ -48,12 +51,22 @@ class Reading:
     def _diagnosis(self, settings: LaunchSettings, sites: RaiseSites) -> Diagnosis:
         site = self._site(sites)
         if self.match is not None and not self._speaks() and (site is None or not _outdone(self.match, site)):
-            return telling.known(self.match, settings, self.exceptions, self.line.line if self.line else None)
+            found = telling.known(self.match, settings, self.exceptions, self.line)
+            return found if found.family not in CHOSEN else self._with_condition(found, site, settings, sites)
         if self.exceptions:
             return telling.unknown(self.exceptions[0], settings, site, self.exceptions[1:])
         assert site is not None, "without an exception, a row or a site was found"
         assert self.line is not None, "a reading is of exceptions or of a line"
         return telling.logged(self.line.line, site, settings)
+
+    def _with_condition(
+        self, found: Diagnosis, site: FoundSite | None, settings: LaunchSettings, sites: RaiseSites
+    ) -> Diagnosis:
+        """With the setting that the place in the source depends on, where row and message name none."""
+        if found.fix is None or found.fix.patch or found.fix.command or not settings.of_a_profile:
+            return found
+        site = site or self._found_site(sites)
+        return found if site is None or not site.certain else telling.with_condition(found, site, settings)
 
     def _speaks(self) -> bool:
         """Whether the message says what happened and to what, where a row knows no more than place or type."""
@@ -68,6 +81,9 @@ class Reading:
         """Not looked for where a row knows more than that it fits."""
         if self.match is not None and not self.match.cause.vague and _has_values(self.match):
             return None
+        return self._found_site(sites)
+
+    def _found_site(self, sites: RaiseSites) -> FoundSite | None:
         if self.exceptions:
             return site_of(self.exceptions[0], sites)
         return sites.find(self.line.line.text) if self.line is not None else None

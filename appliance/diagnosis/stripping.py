@@ -1,4 +1,5 @@
-"""What stands in a message and says nothing of its cause: printed arguments, rejected input, source code, advice.
+"""What stands in a message and says nothing of its cause: printed arguments, rejected input, long lists of what is
+allowed, source code, advice.
 
 It is replaced by as many spaces, so that the rest keeps its place.
 """
@@ -12,6 +13,7 @@ DUMPS = re.compile(
     r"input_value=(?:[\w.]{0,60}[(\[{]|\.\.\.)[^\n]{0,4000}?(?=, input_type=|$)"  # pydantic's
     r"|\b(?:Namespace|ServerArgs|EngineArgs|AsyncEngineArgs|[A-Z]\w{1,40}Config)\((?=\w{1,60}=)[^\n]{0,4000}"
     r"|(?<=with config: )[^\n]{0,4000}"
+    r"|(?:(?<![\w.+-])['\"]?[\w.+-]{1,60}['\"]?, ){12}(?:['\"]?[\w.+-]{1,60}['\"]?(?:, )?){0,400}"  # of choices
     r"|^ {0,8}frame #\d{1,4}: [^\n]{0,2000}"  # of a native stack
     r"|^ {0,20}(?:raise |return |assert |File \"|[~^]{2,200})[^\n]{0,1000}",
     re.MULTILINE,

@@ -25,15 +25,17 @@ from appliance.diagnosis.axes import (
 from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.decisive import with_names
+from appliance.diagnosis.error_lines import ErrorLine
 from appliance.diagnosis.model_values import ModelValue
-from appliance.diagnosis.named_settings import fix_of, is_subject, setting_named
+from appliance.diagnosis.named_settings import VARIABLE, fix_of, is_subject, setting_named
 from appliance.diagnosis.own_bugs import EXPORT, is_own_bug, is_refusal
-from appliance.diagnosis.owner_settings import with_settings_of
+from appliance.diagnosis.owner_settings import OF_FAMILY, with_settings_of
 from appliance.diagnosis.provenance import LaunchSettings, nearest_choice
 from appliance.diagnosis.raise_sites.areas import NOUNS
 from appliance.diagnosis.raise_sites.lookup import FoundSite
 from appliance.diagnosis.stripping import without_dumps
 from appliance.diagnosis.traceback_reader import LoggedException
+from appliance.diagnosis.validation import with_problem
 from appliance.diagnosis.vocabulary import family_of
 from appliance.engines import engine_named
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
@@ -72,19 +74,21 @@ OPEN_PLACE = re.compile(r" \([^()?]{0,60}\?[^()]{0,80}\)|: \?(?=[.,: )]|$)")
 
 
 def known(
-    match: Match, settings: LaunchSettings, exceptions: Sequence[LoggedException] = (), line: EvidenceLine | None = None
+    match: Match, settings: LaunchSettings, exceptions: Sequence[LoggedException] = (), line: ErrorLine | None = None
 ) -> Diagnosis:
     cause, groups = match
+    message = exceptions[0].text if exceptions else line.message if line is not None else ""
     frames = [frame for exception in exceptions for frame in _telling_frames(exception, 1)]
     evidence = [next((frame for frame in frames if OWN.search(frame.text)), frames[0])] if frames else []
     for exception in exceptions:
         evidence += [exception.line, *_matching_lines(exception, cause)]
     if line is not None:
-        evidence.append(line)
+        evidence.append(line.line)
+    summary = with_names(
+        OPEN_PLACE.sub("", cause.summary_for(groups)), cause, groups, exceptions, line.line.text if line else ""
+    )
     found = Diagnosis(
-        summary=with_names(
-            OPEN_PLACE.sub("", cause.summary_for(groups)), cause, groups, exceptions, line.text if line else ""
-        ),
+        summary=with_problem(summary, message),
         family=cause.family,
         cause=cause.name,
         evidence=shown(evidence),
@@ -94,19 +98,22 @@ def known(
     )
     if cause.family != SETTINGS_FAMILY:
         return _with_spoken(found, exceptions[0].text if exceptions else "", settings)
-    message = exceptions[0].text if exceptions else line.text if line is not None else ""
     named = with_origin(found, message, settings)
     return named if cause.patch is None or named.fix == found.fix or _is_narrower(named.fix, cause.patch) else found
 
 
 def _with_spoken(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
-    """With the launch's own setting, where the model's files may say as well what the message speaks of by its name."""
-    origin = settings.spoken_of(message) if found.family in MODEL_FAMILIES else None
-    if origin is None or found.fix is None or found.fix.patch or found.fix.command:
+    """With the launch's own setting, where it replaces a value of the model's files that the message shows, or where
+    these may say as well what the message speaks of by its name."""
+    if found.family not in MODEL_FAMILIES or found.fix is None or found.fix.patch:
+        return found
+    chosen = settings.among(OF_FAMILY.get(found.family, ()), message)
+    origin = settings.overriding(message) or (None if found.fix.command else settings.spoken_of(message) or chosen)
+    if origin is None:
         return found
     return msgspec.structs.replace(
         found,
-        summary=f"{found.summary.rstrip('.')}. {origin.key} is {origin.value[:MAX_TEXT]}.",
+        summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value[:MAX_TEXT]}.",
         fix=settings.fix_of(origin, message),
     )
 
@@ -158,7 +165,23 @@ def unknown(
         evidence=evidence,
         fix=Fix(text=fix),
     )
-    return _with_settings(found, exception.message, settings, whose.name if whose else None)
+    named = _with_settings(found, exception.message, settings, whose.name if whose else None)
+    return _with_variable(found, exception, settings) if named == found else named
+
+
+def _with_variable(found: Diagnosis, exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
+    """With the variable of the environment that the innermost line of code reads, where the message names nothing."""
+    read = VARIABLE.search(exception.frames[-1][1]) if exception.frames else None
+    if read is None or found.family not in (None, SETTINGS_FAMILY):
+        return found
+    name = read[0]
+    told = msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. It was read from {name}.",
+        family=SETTINGS_FAMILY,
+        cause=found.cause or UNRECOGNISED,
+    )
+    return with_origin(told, name, settings)
 
 
 def logged(line: EvidenceLine, site: FoundSite, settings: LaunchSettings) -> Diagnosis:
@@ -193,7 +216,22 @@ def _of_site(
             else _fix_of(what, site.area.family)
         ),
     )
-    return _with_settings(found, message, settings, site.area.owner, site.captured)
+    return with_condition(_with_settings(found, message, settings, site.area.owner, site.captured), site, settings)
+
+
+def with_condition(found: Diagnosis, site: FoundSite, settings: LaunchSettings) -> Diagnosis:
+    """Where nothing in the message says which setting it is about: the one that the place in the source asks for before
+    it comes to this."""
+    if found.fix is None or found.fix.patch or found.fix.command:
+        return found
+    origin = settings.deciding(site.site.when)
+    if origin is None:
+        return found
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value[:MAX_TEXT]}.",
+        fix=settings.fix_of(origin, ""),
+    )
 
 
 def _with_settings(
@@ -266,7 +304,7 @@ def with_origin(
         return _with_named(found, message, settings) if value is None else _with_model_value(found, value)
     return msgspec.structs.replace(
         found,
-        summary=f"{found.summary.rstrip('.')}. {origin.key} is {origin.value[:MAX_TEXT]}.",
+        summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value[:MAX_TEXT]}.",
         family=found.family or SETTINGS_FAMILY,
         cause=found.cause or UNRECOGNISED,
         fix=settings.fix_of(origin, message),

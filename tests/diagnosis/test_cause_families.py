@@ -16,6 +16,12 @@ from appliance.profile.vllm_options import FLAGS, VARIABLES
 
 # (family, cause, line): written for this test; only what a pattern must find is as it really is.
 LINES = (
+    ("host", "path-refused", "OSError: [Errno 40] Too many levels of symbolic links: '/srv/odd'"),
+    ("host", "program-missing", "  Warning  Failed  5s  kubelet  Error: failed to start container: exec: \"odd\": executable file not found "
+     "in $PATH: unknown"),
+    ("model-config", "no-config-file", "OSError: Invalid repository ID or local directory specified: '/srv/odd'."),
+    ("config", "no-chat-template-file", "ValueError: The supplied chat template string (./odd.jinja) appears path-like, but doesn't exist! "
+     "Tried: ./odd.jinja"),
     ("mig", "mig-uuid-not-understood", "ValueError: invalid literal for int() with base 10: 'MIG-00000000-1111'"),
     ("mig", "mig-slice-unknown", "nvidia-container-cli: device error: MIG-00000000-1111: unknown device"),
     ("memory", "oom-killed", "[99.123456] Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:1kB"),

@@ -133,3 +133,17 @@ def test_advice_counts_only_where_the_rest_says_nothing() -> None:
     head = 'Traceback (most recent call last):\n  File "/x.py", line 1, in f\n'
     assert told(f"{head}RuntimeError: No CUDA GPUs are available. {advice}\n").family == "driver"
     assert told(f"{head}OddError: {advice}\n").family == "memory"
+
+
+@pytest.mark.parametrize(("folder", "family"), [("site-packages/vllm", "abi"), ("models/mine", None)])
+def test_a_package_that_this_python_cannot_parse(folder: str, family: str | None) -> None:
+    """Of the environment, and not a file that somebody wrote for the model."""
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/opt/bin/vllm", line 3, in <module>',
+        f'  File "/opt/lib/python3.9/{folder}/odd.py", line 7',
+        "    match word:",
+        "          ^",
+        "SyntaxError: invalid syntax",
+    )
+    assert diagnose(number_lines("\n".join(lines)), failed=True).family == family

@@ -148,6 +148,12 @@ def test_a_traceback_that_the_end_cuts_off_is_a_failure(before: str, lines: int)
     assert all(line.number >= first for line in found.evidence)
 
 
+def test_what_ends_in_the_middle_of_a_cores_traceback_served_no_more() -> None:
+    """Readiness before it or not: no process that computes goes on after one."""
+    cut = 'Traceback (most recent call last):\n  File "/opt/vllm/v1/engine/core.py", line 9, in run_busy_loop\n    self.step()\n'
+    assert told(READY + ANSWER + cut).outcome is Outcome.FAILED
+
+
 def test_a_request_in_whose_traceback_a_log_ends_is_none() -> None:
     """The server answers it with an error, and goes on."""
     request = 'ERROR 11-20 10:09:00 [serving.py:91] Traceback (most recent call last):\nERROR 11-20 10:09:00 [serving.py:91]   File "/opt/vllm/serving.py", line 77, in create\n'

@@ -52,6 +52,16 @@ class OddConfig:
     def check(self):
         raise ValueError(f"The odd size of {self.max_num_seqs} sequences pleases nobody at all")
 """,
+    "config/checks.py": """
+class OddParallel:
+    def check(self):
+        odd = self.decode_context_parallel_size
+        if self.enable_eplb:
+            if not platform.is_odd():
+                raise ValueError("Balancing what nobody carries is only done on odd devices today")
+        elif odd > self.tensor_parallel_size:
+            raise ValueError(f"The odd width of {odd} is beyond what anybody shares here")
+""",
     "v1/worker/wrap.py": 'raise RuntimeError(f"The worker of this engine was told by another: {error}")',
     "tool_parsers/lost.py": 'raise RuntimeError("The odd parser could not find its closing mark in the tokenizer")',
     "broken.py": "def (:\n",
@@ -105,6 +115,14 @@ def test_a_site_is_named_by_file_line_and_scope(package: Path) -> None:
     (site,) = [site for site in harvest(package) if "blocks" in site.module]
     assert (site.module, site.line, site.scope) == ("vllm/v1/core/blocks.py", 5, "Pool.__init__.check")
     assert site.gaps == ("block_count", "limit", "name")
+
+
+def test_the_conditions_around_a_site_are_kept(package: Path) -> None:
+    """The innermost first, and a local variable by what it holds."""
+    balancing, width = (site for site in harvest(package) if "checks" in site.module)
+    assert balancing.when == ("is_odd", "platform", "enable_eplb")
+    assert width.when == ("decode_context_parallel_size", "tensor_parallel_size", "enable_eplb")
+    assert width.gaps == ("decode_context_parallel_size",)
 
 
 def test_errors_that_are_logged_count_and_warnings_do_not(package: Path) -> None:
@@ -268,6 +286,21 @@ def test_the_setting_is_found_by_the_name_that_the_source_has_for_the_value(site
     found = told(traceback(ODD, "config/odd.py", 4), sites, profile=profile)
     assert found.fix.patch == {"max-num-seqs": None}
     assert told(traceback(ODD, "config/odd.py", 4), NO_SITES, profile=profile).fix.patch is None
+
+
+@pytest.mark.parametrize("extra", [{"enable-eplb": True}, {}])
+def test_the_setting_that_a_site_depends_on_is_told_where_the_message_names_none(
+    sites: RaiseSites, extra: dict[str, Any]
+) -> None:
+    """If the launch set it."""
+    ended = (
+        "pydantic_core.ValidationError: 1 validation error for OddParallel\n"
+        "  Value error, Balancing what nobody carries is only done on odd devices today"
+    )
+    profile = {"engine": "vllm", "vllm": {"extra-args": extra}}
+    found = told(traceback(ended, "config/checks.py", 7), sites, profile=profile)
+    assert found.fix is not None
+    assert found.fix.patch == ({"vllm.extra-args.enable-eplb": None} if extra else None)
 
 
 def test_a_row_with_values_of_its_own_is_not_overridden(index: Index) -> None:

@@ -7,6 +7,16 @@ _REINSTALL = "Install the pinned versions into a fresh environment, or use the c
 CAUSES = (
     Cause(
         family="abi",
+        name="python-too-old",
+        signs=("syntaxerror",),
+        pattern=r"^(?P<why>SyntaxError: [^\n]{1,200})",
+        where=r"(?:site|dist)-packages/[^\n]{1,300}$",
+        summary="A package is written for a newer Python than this one ({why}).",
+        fix="Use the Python version that the engine asks for, or the container image.",
+        command="python3 --version",
+    ),
+    Cause(
+        family="abi",
         name="undefined-symbol",
         signs=("undefined symbol", "symbol lookup error"),
         details=r"undefined symbol:? (?P<symbol>[^\s,)]{1,80})",

@@ -174,6 +174,15 @@ CAUSES = (
     ),
     Cause(
         family="config",
+        name="no-chat-template-file",
+        signs=("appears path-like, but doesn't exist",),
+        details=r"template string \((?P<path>[^()\n]{1,300})\)",
+        summary="The chat template's file does not exist: {path}.",
+        fix="Correct --chat-template, or remove it to use the model's own template.",
+        command="ls -l {path}",
+    ),
+    Cause(
+        family="config",
         name="speculative-decoding",
         signs=("speculative", "draft model", "num_speculative_tokens", "speculative_config", "eagle", "mtp",
                "spec_decode"),

@@ -80,6 +80,16 @@ CAUSES = (
         summary="The program to start does not exist: {program}.",
         fix="Check the command and the image.",
         line=True,
+        warning=True,
+    ),
+    Cause(
+        family="host",
+        name="path-refused",
+        signs=("[errno 36]", "[errno 40]"),
+        pattern=r"(?P<why>File name too long|Too many levels of symbolic links)(?:: '(?P<path>[^'\n]{1,300})')?",
+        summary="The system cannot follow a path ({why}): {path}.",
+        fix="Correct the path, or the links along it.",
+        line=True,
     ),
     Cause(
         family="host",

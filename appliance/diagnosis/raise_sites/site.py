@@ -22,7 +22,8 @@ Kind = Literal["raise", "assert", "log", "exit"]
 class RaiseSite(msgspec.Struct, frozen=True, array_like=True):
     """`module` is its path below the site-packages, `scope` the function with the classes around it. `type` is empty
     where nothing is raised, or not by name. `parts` are the literal parts of the message, in order and with single
-    spaces, and `gaps` the name of the value between each two of them, empty where that has none."""
+    spaces, and `gaps` the name of the value between each two of them, empty where that has none. `when` are the names
+    in the conditions around it, the innermost first: what decides whether it comes to this."""
 
     module: str
     scope: str
@@ -31,6 +32,7 @@ class RaiseSite(msgspec.Struct, frozen=True, array_like=True):
     type: str
     parts: tuple[str, ...]
     gaps: tuple[str, ...]
+    when: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:

@@ -1,0 +1,121 @@
+# ruff: noqa: E501 - log lines are as long as they are
+"""Settings that are JSON objects: the value within them that a message speaks of, and a fix that changes no more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.log_text import number_lines
+from appliance.protocol import Diagnosis
+
+OVERRIDES = "vllm.extra-args.hf-overrides"
+
+
+def told(text: str, **extra: Any) -> Diagnosis:
+    flags = {name.replace("_", "-"): value for name, value in extra.items()}
+    return diagnose(number_lines(text), profile={"engine": "vllm", "vllm": {"extra-args": flags}}, failed=True)
+
+
+def patch_of(found: Diagnosis) -> dict[str, Any]:
+    return dict((found.fix.patch or {}) if found.fix else {})
+
+
+def test_only_what_is_inside_goes() -> None:
+    """The rest of the object stays as it was."""
+    given = json.dumps({"rope_parameters": {"rope_type": "zigzag", "rope_theta": 5000.0}, "hidden_size": 64})
+    found = told("ValueError: Unknown RoPE scaling type zigzag", hf_overrides=given)
+    assert found.family == "model-config"
+    assert "rope_parameters.rope_type" in found.summary
+    assert json.loads(patch_of(found)[OVERRIDES]) == {"rope_parameters": {"rope_theta": 5000.0}, "hidden_size": 64}
+
+
+def test_an_object_that_would_be_empty_goes_as_a_whole() -> None:
+    found = told(
+        "ValueError: Unknown RoPE scaling type zigzag", hf_overrides='{"rope_parameters": {"rope_type": "zigzag"}}'
+    )
+    assert patch_of(found) == {OVERRIDES: None}
+
+
+def test_the_value_that_the_message_allows_is_set_inside() -> None:
+    lines = """\
+vllm serve: error: argument --structured-outputs-config: 1 validation error for StructuredOutputsConfig
+backend
+  Input should be 'auto', 'xgrammar', 'guidance' or 'outlines' [type=literal_error, input_value='xgramar', input_type=str]
+"""
+    found = told(lines, structured_outputs_config='{"backend": "xgramar", "disable_any_whitespace": true}')
+    patched = json.loads(patch_of(found)["vllm.extra-args.structured-outputs-config"])
+    assert patched == {"backend": "xgrammar", "disable_any_whitespace": True}
+
+
+@pytest.mark.parametrize(
+    ("message", "given", "named"),
+    [
+        (
+            "RuntimeError: loaded weight shape does not match: torch.Size([300, 64]) and torch.Size([512, 64])",
+            300,
+            True,
+        ),
+        (
+            "RuntimeError: loaded weight shape does not match: torch.Size([301, 64]) and torch.Size([512, 64])",
+            300,
+            False,
+        ),
+    ],
+)
+def test_a_number_that_replaces_the_models_own(message: str, given: int, named: bool) -> None:
+    """Where the message shows it, it is what does not fit the weights."""
+    found = told(message, hf_overrides=json.dumps({"vocab_size": given}))
+    assert (patch_of(found) == {OVERRIDES: None}) is named
+
+
+def test_what_the_launch_chose_instead_of_the_model() -> None:
+    """A quantisation that the checkpoint does not have, if it was the launch that asked for it."""
+    message = "ValueError: Cannot find the config file for awq"
+    assert patch_of(told(message, quantization="awq")) == {"vllm.extra-args.quantization": None}
+    assert patch_of(told(message, quantization="gptq")) == {}
+
+
+@pytest.mark.parametrize("given", ["{broken", "[1, 2]", '{"a": ' * 2000])
+def test_what_is_no_object_is_a_value_as_it_stands(given: str) -> None:
+    assert told("ValueError: Unknown RoPE scaling type zigzag", hf_overrides=given).family == "model-config"
+
+
+def test_the_variable_that_the_line_of_code_reads() -> None:
+    """Where the message says nothing of where its value came from."""
+    lines = """\
+Traceback (most recent call last):
+  File "/opt/vllm/envs.py", line 9, in <lambda>
+    "VLLM_ODD_TIMEOUT": lambda: int(os.getenv("VLLM_ODD_TIMEOUT", "5")),
+ValueError: invalid literal for int() with base 10: 'later'
+"""
+    found = told(lines)
+    assert found.family == "config"
+    assert "VLLM_ODD_TIMEOUT" in found.summary
+    assert found.fix is not None
+    assert "VLLM_ODD_TIMEOUT" in found.fix.text
+
+
+def test_the_further_lines_of_an_unknown_message_are_read() -> None:
+    lines = """\
+Traceback (most recent call last):
+  File "/opt/torch/_logging/_internal.py", line 9, in _parse
+    raise ValueError(_message(settings))
+ValueError:
+Invalid log settings: gibberish, must be a comma separated list of log names.
+For more information, try TORCH_LOGS="help"
+"""
+    found = told(lines)
+    assert "gibberish" in found.summary
+    assert found.fix is not None
+    assert "TORCH_LOGS" in found.fix.text
+
+
+def test_a_long_list_of_what_is_allowed_is_no_cause() -> None:
+    """Whatever its words would mean elsewhere."""
+    allowed = ", ".join(f"{word}_graphs" for word in ("nccl", "gloo", "c10d", *"abcdefghijklm"))
+    found = told(f"ValueError: Invalid settings: gibberish, valid are: {allowed}, c10d, gloo")
+    assert found.family != "nccl"
