@@ -131,7 +131,7 @@ WHOSES = (
            r"create_ssl_context|create_default_context|load_(?:cert_chain|verify_locations)"
            r"|entrypoints/ssl\.py", "offline"),
     _whose("logging", "config", "The logging configuration", r"/logging/config\.py|vllm/logger\.py", "config-not-json",
-           "config-missing"),
+           "config-missing", "package-missing", "call-does-not-fit"),
     _whose("adapter", "config", "The LoRA adapter", r"/lora/|/peft/|lora_\w{1,40}\.py", "weights",
            "config-not-json", "config-missing",
            without="Check that the adapter belongs to this model, or start without it."),
@@ -177,7 +177,7 @@ SPOKEN_OF = tuple(
         ("chat-template", r"chat.template"),
         ("tls", r"\bssl\b|certificate"),
         ("draft-model", r"draft model|speculative"),
-        ("parser", r"(?:tool|reasoning)[ _-](?:call[ _-])?parser"),
+        ("parser", r"(?:tool|reasoning)[ _-](?:call[ _-])?parser|\breasoning\b"),
         ("connector", r"\bkv[ _-]connector|\bconnector\b"),
         ("tokenizer", r"\btokenizer\b"),
     )

@@ -18,6 +18,8 @@ NAMES = re.compile(
 )
 # What CUDA and torch add to every error, and lists of ways out.
 BOILERPLATE = re.compile(r"CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA|Search for `|https?://|^- ")
+# What announced the list of choices that was taken out.
+CHOICES_BELOW = re.compile(r"(?<=[.'\"\])]) ?[^.'\"]{1,60}(?:are|of|from|is):$")
 # What pydantic adds, once the input it was given is blanked.
 VALIDATED = re.compile(r" ?\[type=\w{1,60}, [^\]]{0,200}\]$")
 
@@ -47,6 +49,7 @@ def _said(cause: Cause, text: str) -> str:
     places = cause.places_in(told)
     start = told.rfind("\n", 0, places[0]) + 1 if places else 0
     lines = [_without_type(line) for line in (*told[start:].split("\n"), *whole.split("\n"))]
+    lines = [CHOICES_BELOW.sub("", line) for line in lines]
     named = (line for line in lines if NAMES.search(line) and not BOILERPLATE.search(line))
     words = next((line for line in named if not line.endswith(":")), "")
     return words if len(words) <= MAX_SAID else f"{words[:MAX_SAID].rpartition(' ')[0]} ..."

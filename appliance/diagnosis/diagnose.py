@@ -354,7 +354,7 @@ class _Failures:
             if line.tier != "warning" and ends and self._may_end(line) and (self.failed or not self._went_on(line)):
                 after = next((other for other in self.lines if other.number > line.line.number), None)
                 more = [after] if after is not None and line.line.text.endswith(":") else []
-                return telling.said([line.line, *more])
+                return telling.said([line.line, *more], self.settings)
         return None
 
 

@@ -26,6 +26,9 @@ SPOKEN_OF = re.compile(
     r"(?:configur\w{0,5}|settings?|options?|arguments?|parameters?|flags?) ['`\"](?P<name>[a-z][a-z0-9]{1,30}"
     r"(?:[_-][a-z0-9]{1,30}){1,6})['`\"]"
 )
+# A setting whose value pydantic refused as a whole: SpeculativeConfig is --speculative-config.
+OF_CLASS = re.compile(r"validation errors? for ([A-Z]\w{1,40}Config)\b")
+HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # How argparse refuses a command line, and the programs whose options are those of a profile.
 USAGE = re.compile(r"(?:^|[\s:])(?P<program>[\w.-]{1,80})(?: [\w-]{1,40}){0,2}: error: ", re.MULTILINE)
 OURS = re.compile(r"(?:vllm|ingot|api_server\.py|EngineArgs)", re.IGNORECASE)
@@ -49,6 +52,7 @@ def setting_named(message: str) -> str | None:
     if (spoken := SPOKEN_OF.search(said)) is not None:
         return f"--{spoken['name'].replace('_', '-')}"
     names = [name.replace("_", "-") for name in NAME.findall(said)]
+    names += [HUMP.sub("-", name).lower() for name in OF_CLASS.findall(said)]
     return next((f"--{name}" for name in reversed(names) if name in _options()), None)
 
 

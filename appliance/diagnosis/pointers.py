@@ -84,6 +84,7 @@ CORE_PATH = re.compile(
 )
 # How programs without Python tracebacks end, or report that they could not start something.
 GIVING_UP = _any(
+    r"^(?:vllm|api_server\.py|sglang|launch_server\.py)(?: [\w-]{1,40}){0,2}: error: ",
     r"^panic: |thread '[^']{0,80}' panicked",
     r"^\W{0,4}fatal error\b|\bfatal: ",
     r"failed to (?:start|load|launch|run|create|initiali[sz]e) (?:the )?['\"]?(?:engine|executor|model|server|worker"

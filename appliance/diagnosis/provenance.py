@@ -133,6 +133,11 @@ class LaunchSettings:
         mine = (o for o in self._origins() if o.in_profile and o.name in wanted and is_distinct(o.value))
         return next((o for o in mine if re.search(rf"(?<![\w./-]){re.escape(o.value)}(?![\w/-])", said)), None)
 
+    def importing(self, module: str, name: str = "") -> Origin | None:
+        """The setting that names something of this module to be imported: `package.module.Class`, `module:name`."""
+        named = re.compile(rf"(?<![\w.]){re.escape(module)}[.:]{re.escape(name) if name else r'[A-Za-z_]'}")
+        return next((origin for origin in self._origins() if named.search(origin.value[:MAX_DUMP])), None)
+
     def deciding(self, names: Iterable[str]) -> Origin | None:
         """Of the settings with these names, the first that the profile gives."""
         given = {origin.name: origin for origin in reversed(list(self._origins())) if origin.in_profile}

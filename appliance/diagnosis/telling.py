@@ -27,7 +27,7 @@ from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.decisive import with_names
 from appliance.diagnosis.error_lines import ErrorLine
 from appliance.diagnosis.model_values import ModelValue
-from appliance.diagnosis.named_settings import VARIABLE, fix_of, is_subject, setting_named
+from appliance.diagnosis.named_settings import USAGE, VARIABLE, fix_of, is_subject, setting_named
 from appliance.diagnosis.own_bugs import EXPORT, is_own_bug, is_refusal
 from appliance.diagnosis.owner_settings import OF_FAMILY, with_settings_of
 from appliance.diagnosis.provenance import LaunchSettings, nearest_choice
@@ -56,6 +56,13 @@ NETWORK_OWNERS = ("connector", "executor", "kv-offload", "server")
 CHECKS = ("AssertionError", "TypeError", "ValueError", "VLLMValidationError")
 # Rows that know only that a setting was refused.
 GENERAL_CAUSES = ("argument-value", "setting-refused", "setting-out-of-range")
+# Rows of what cannot be imported, which a setting may have named.
+IMPORT_CAUSES = ("package-missing", "call-does-not-fit", "import-name-missing")
+NOT_IMPORTED = re.compile(
+    r"No module named '?(?P<package>[\w.]{1,80})"
+    r"|module '(?P<module>[\w.]{1,120})' has no attribute '(?P<name>\w{1,80})'"
+)
+NEW_LINE = "\n"
 # What a launch can do without.
 _WITHOUT = {whose.name: whose.without for whose in WHOSES if whose.without}
 OWN_FRAMES = 3
@@ -96,10 +103,30 @@ def known(
             cause.fix_for(groups, settings.groups), groups, exceptions[0].text if exceptions else "", settings
         ),
     )
+    if cause.name in IMPORT_CAUSES:
+        return _with_import(found, message, settings)
     if cause.family != SETTINGS_FAMILY:
         return _with_spoken(found, exceptions[0].text if exceptions else "", settings)
     named = with_origin(found, message, settings)
+    if named == found and cause.name in GENERAL_CAUSES:
+        return next((v for e in exceptions if (v := _with_variable(found, e, settings)) != found), found)
     return named if cause.patch is None or named.fix == found.fix or _is_narrower(named.fix, cause.patch) else found
+
+
+def _with_import(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
+    """With the setting that named what could not be imported, where it was one."""
+    sought = NOT_IMPORTED.search(message)
+    origin = settings.importing(sought["module"] or sought["package"], sought["name"] or "") if sought else None
+    if origin is None:
+        return found
+    return msgspec.structs.replace(
+        found,
+        summary=f"A setting names what cannot be imported: {message.partition(NEW_LINE)[0][:MAX_TEXT]}. "
+        f"{origin.told} is {origin.value[:MAX_TEXT]}.",
+        family=SETTINGS_FAMILY,
+        cause="setting-not-importable",
+        fix=settings.fix_of(origin, ""),
+    )
 
 
 def _with_spoken(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
@@ -338,17 +365,18 @@ def _with_model_value(found: Diagnosis, value: ModelValue) -> Diagnosis:
     )
 
 
-def said(lines: Sequence[EvidenceLine]) -> Diagnosis:
+def said(lines: Sequence[EvidenceLine], settings: LaunchSettings) -> Diagnosis:
     """Without an exception: the message with which a program gave up, on one or two lines."""
     words = " ".join(line.text.strip() for line in lines)[:MAX_TEXT]
     family, what = family_of(words), what_said(words)
-    return Diagnosis(
+    found = Diagnosis(
         summary=f"The engine ended with the message: {words}",
-        family=family,
+        family=SETTINGS_FAMILY if USAGE.search(words) else family,
         cause=UNRECOGNISED if family else None,
         evidence=shown(lines),
         fix=Fix(text=what.fix if what else NOT_RECOGNISED),
     )
+    return with_origin(found, words, settings)
 
 
 def cut_short(exception: LoggedException, message: str) -> Diagnosis:

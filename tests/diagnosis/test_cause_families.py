@@ -16,6 +16,9 @@ from appliance.profile.vllm_options import FLAGS, VARIABLES
 
 # (family, cause, line): written for this test; only what a pattern must find is as it really is.
 LINES = (
+    ("arch", "kernel-not-for-gpu", "RuntimeError: Error in function 'OddRunner' at /opt/flashinfer/oddRunner.cuh:37: Unsupported architecture"),
+    ("config", "command-twice", "vllm: error: unrecognized arguments: serve /srv/odd"),
+    ("abi", "call-does-not-fit", "TypeError: odd_decode() got an unexpected keyword argument 'even_lens'"),
     ("host", "path-refused", "OSError: [Errno 40] Too many levels of symbolic links: '/srv/odd'"),
     ("host", "program-missing", "  Warning  Failed  5s  kubelet  Error: failed to start container: exec: \"odd\": executable file not found "
      "in $PATH: unknown"),

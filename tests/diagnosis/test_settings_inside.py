@@ -119,3 +119,40 @@ def test_a_long_list_of_what_is_allowed_is_no_cause() -> None:
     allowed = ", ".join(f"{word}_graphs" for word in ("nccl", "gloo", "c10d", *"abcdefghijklm"))
     found = told(f"ValueError: Invalid settings: gibberish, valid are: {allowed}, c10d, gloo")
     assert found.family != "nccl"
+
+
+@pytest.mark.parametrize(
+    ("ended", "value"),
+    [
+        ("ModuleNotFoundError: No module named 'acme_odd'", "acme_odd.guard:Guard"),
+        ("AttributeError: module 'acme_odd.guard' has no attribute 'Gard'", "acme_odd.guard.Gard"),
+    ],
+)
+def test_what_a_setting_names_to_be_imported(ended: str, value: str) -> None:
+    """The environment lacks nothing: the setting is wrong. What no setting names is missing there."""
+    start = f"(APIServer pid=1) INFO 11-26 10:00:00 [utils.py:2] non-default args: {{'model': '/m', 'middleware': ['{value}']}}\n"
+    frame = 'Traceback (most recent call last):\n  File "/opt/site-packages/vllm/utils/import_utils.py", line 9, in resolve\n    get()\n'
+    found = diagnose(number_lines(f"{start}{frame}{ended}\n"))
+    assert (found.family, found.cause) == ("config", "setting-not-importable")
+    assert found.fix is not None
+    assert "middleware" in found.fix.text
+    assert diagnose(number_lines(f"{frame}{ended}\n")).family == "abi"
+
+
+def test_a_refused_command_line_ends_a_start_whatever_it_says() -> None:
+    line = "vllm serve: error: Odd fields for --lora-modules: {} - OddPath.__init__() missing 1 required positional argument\n"
+    found = diagnose(number_lines(line))
+    assert found.family == "config"
+    assert found.fix is not None
+    assert "--lora-modules" in found.fix.text
+
+
+def test_the_flag_of_a_class_that_was_refused() -> None:
+    lines = """\
+pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig
+odd_lookup_max
+  Input should be greater than or equal to 1 [type=greater_than_equal, input_value=0, input_type=int]
+"""
+    found = diagnose(number_lines(lines))
+    assert found.fix is not None
+    assert "--speculative-config" in found.fix.text

@@ -125,12 +125,23 @@ CAUSES = (
                "takes no arguments", "missing 1 required keyword-only argument", "missing 2 required",
                "multiple values for", "positional arguments but", "unsupported operand",
                "incompatible constructor arguments", "expected at most", "infer_schema",
-               "parameter q has unsupported type"),
+               "parameter q has unsupported type", "mismatched number of arguments when calling"),
         pattern=r"^(?!TypeError: \w{1,60}(?:Error|Failed|Exception|Resources)\.__init__)(?:TypeError|AttributeError"
         r"|\w{1,60}\.\w{0,60}TypeError|ValueError: infer_schema|RuntimeError: \S{1,80}\(\) expected at most)",
         where=r"(?:site-packages|dist-packages|sgl-workspace|/vllm/|/sglang/)",
         summary="Two libraries have incompatible versions: one calls a function of the other with the wrong "
         "arguments.",
+        fix=_REINSTALL,
+        command="python -m pip check",
+        vague=True,
+    ),
+    Cause(
+        family="abi",
+        name="call-does-not-fit",
+        signs=("got an unexpected keyword argument",),
+        pattern=r"^TypeError: (?P<function>[\w.]{1,80})\(\) got an unexpected keyword argument "
+        r"'(?P<argument>\w{1,80})'",
+        summary="Two libraries have incompatible versions: {function} does not know the argument {argument}.",
         fix=_REINSTALL,
         command="python -m pip check",
         vague=True,

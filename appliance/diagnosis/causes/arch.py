@@ -45,6 +45,16 @@ CAUSES = (
     ),
     Cause(
         family="arch",
+        name="kernel-not-for-gpu",
+        signs=("unsupported architecture",),
+        pattern=r"(?P<file>[\w-]{1,80}\.cuh?)\b",
+        summary="A kernel ({file}) does not support this GPU's architecture.",
+        fix="Let the engine choose its backends.",
+        patch={"backends": None},
+        command=_CAPABILITY,
+    ),
+    Cause(
+        family="arch",
         name="torch-without-architecture",
         signs=("is not compatible with the current pytorch", "no longer supports this gpu"),
         details=r"cuda capability (?P<capability>sm_\d{1,9})",

@@ -17,6 +17,15 @@ _NOT_A_PARSER = (
 CAUSES = (
     Cause(
         family="config",
+        name="command-twice",
+        signs=("unrecognized arguments: serve ", "unrecognized arguments: vllm serve "),
+        pattern=r"unrecognized arguments: (?P<words>(?:vllm )?serve \S{1,200})",
+        summary="The command names `vllm serve` twice, as the image starts it already: {words}",
+        fix="Leave `vllm serve` out of the container's command, and give only the model and its flags.",
+        line=True,
+    ),
+    Cause(
+        family="config",
         name="unknown-argument",
         signs=("unrecognized arguments", "no such option", "unknown option", "ambiguous option",
                "unexpected extra argument"),

@@ -68,11 +68,12 @@ CAUSES = (
                "has no vllm implementation", "no implementation", "unsupported architectures",
                "cannot find model module", "has no sglang implementation", "gguf model with", "unrecognized model",
                "should have a `model_type`", "unknown gguf"),
-        pattern=r"architectures?\b.{0,2500}?\b(?:not supported|unsupported)|unsupported (?:model )?architecture"
+        pattern=r"^(?!.{0,1000}\.cuh?\b)(?:.{0,2500}?)(?:architectures?\b.{0,2500}?\b(?:not supported|unsupported)"
+        r"|unsupported (?:model )?architecture"
         r"|recognize this architecture|model.type.{0,80}(?:not supported|not recognized|unsupported|unknown)"
         r"|unrecognized (?:model|config)|no \w{1,60} implementation|cannot find model module|unknown (?:model "
         r"architecture"
-        r"|gguf)|`model_type`",
+        r"|gguf)|`model_type`)",
         summary="The engine does not support this model's architecture.",
         fix="Run this model with the vllm engine or a newer release of it, or choose a model with a supported "
         "architecture.",
