@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.json_file import read_object
+from appliance.checkpoint.safetensors import read_index
 from appliance.diagnosis.quoting import NAME, QUOTED, is_after_noun, is_distinct
 
 FILES = (
     "config.json", "generation_config.json", "tokenizer_config.json", "quantize_config.json", "hf_quant_config.json",
     "preprocessor_config.json", "processor_config.json", "adapter_config.json",
 )  # fmt: skip
+LARGE_FILES = ("tokenizer.json", "model.safetensors.index.json", "chat_template.json")
 MAX_BYTES = 4 << 20
 MAX_VALUES = 5000
 MAX_DEPTH = 5
@@ -39,6 +41,31 @@ class ModelValue(NamedTuple):
     @property
     def name(self) -> str:
         return self.key.rpartition(".")[2]
+
+
+def damaged_file_in(folder: Path) -> CheckpointError | None:
+    """What is wrong with the first of a model's JSON files that holds no JSON object; None where all do."""
+    for file in (*FILES, *LARGE_FILES):
+        path = folder / file
+        if not (path.exists() or path.is_symlink()):
+            continue
+        try:
+            read_object(path, "model-file")
+        except CheckpointError as error:
+            return error
+    return None
+
+
+def damaged_weights_in(folder: Path) -> CheckpointError | None:
+    """What is wrong with a model's safetensors, by their index and headers; None where those are whole, or its weights
+    are in another format."""
+    if not any(folder.glob("*.safetensors*")):
+        return None
+    try:
+        read_index(folder)
+    except CheckpointError as error:
+        return error
+    return None
 
 
 def model_value_in(said: str, folder: Path) -> ModelValue | None:

@@ -12,8 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from appliance.checkpoint.errors import CheckpointError
 from appliance.diagnosis.cause import Groups
-from appliance.diagnosis.model_values import ModelValue, model_value_in
+from appliance.diagnosis.model_values import ModelValue, damaged_file_in, damaged_weights_in, model_value_in
 from appliance.diagnosis.own_settings import dumps_in, own_settings
 from appliance.diagnosis.quoting import NAME, QUOTED, is_after_noun, is_distinct
 from appliance.diagnosis.searchable import Searchable
@@ -156,6 +157,15 @@ class LaunchSettings:
     def model_value_of(self, message: str) -> ModelValue | None:
         """What a message speaks of that stands in the model's files."""
         return model_value_in(without_dumps(message[:MAX_TEXT]), self._model) if self._model is not None else None
+
+    @functools.cached_property
+    def damaged_file(self) -> CheckpointError | None:
+        """What is wrong with the model's JSON files, where its folder is known."""
+        return damaged_file_in(self._model) if self._model is not None else None
+
+    @functools.cached_property
+    def damaged_weights(self) -> CheckpointError | None:
+        return damaged_weights_in(self._model) if self._model is not None else None
 
     def speaks_of(self, message: str) -> bool:
         """Whether a message is about a setting, or about a value in the model's files."""

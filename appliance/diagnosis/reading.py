@@ -43,7 +43,7 @@ class Reading:
         return self.match is not None and not self.match.cause.vague
 
     def diagnosis(self, settings: LaunchSettings, sites: RaiseSites) -> Diagnosis:
-        found = self._diagnosis(settings, sites)
+        found = telling.with_damaged_file(self._diagnosis(settings, sites), settings)
         if found.fix is None or not settings.of_sglang:
             return found
         return msgspec.structs.replace(found, fix=in_flags(found.fix))

@@ -63,6 +63,9 @@ NOT_IMPORTED = re.compile(
     r"|module '(?P<module>[\w.]{1,120})' has no attribute '(?P<name>\w{1,80})'"
 )
 NEW_LINE = "\n"
+WEIGHTS = "weights"
+NOT_LOADED = ("safetensors-damaged", "weights-not-loaded", "weight-file-missing")
+UNPARSABLE = ("-unparsable", "config-not-json", "no-config-file")
 # What a launch can do without.
 _WITHOUT = {whose.name: whose.without for whose in WHOSES if whose.without}
 OWN_FRAMES = 3
@@ -111,6 +114,23 @@ def known(
     if named == found and cause.name in GENERAL_CAUSES:
         return next((v for e in exceptions if (v := _with_variable(found, e, settings)) != found), found)
     return named if cause.patch is None or named.fix == found.fix or _is_narrower(named.fix, cause.patch) else found
+
+
+def with_damaged_file(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
+    """Of a model's file that cannot be read, which one it is, and what to do about it."""
+    cause = found.cause or ""
+    error = None
+    if found.family == MODEL_FAMILIES[0] and cause.endswith(UNPARSABLE):
+        error = settings.damaged_file
+    elif found.family == WEIGHTS and cause in NOT_LOADED:
+        error = settings.damaged_weights
+    if error is None:
+        return found
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. {error.message}",
+        fix=error.fix,
+    )
 
 
 def _with_import(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
-from appliance.diagnosis.model_values import model_value_in
+from appliance.diagnosis.model_values import damaged_file_in, damaged_weights_in, model_value_in
 from appliance.protocol import Diagnosis
 
 FILES: dict[str, Any] = {
@@ -70,6 +70,47 @@ def test_a_damaged_file_is_passed_over(model: Path, content: str) -> None:
     found = model_value_in("'quantum'", model)
     assert found is not None
     assert found.file == "generation_config.json"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_which_file_cannot_be_parsed(model: Path, name: str) -> None:
+    """The parser's words name a line, and not the file."""
+    (model / name).write_text('{"vocab": {"odd": 1, ')
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/opt/vllm/tokenizers/registry.py", line 9, in load_tokenizer',
+        "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 22 (char 21)",
+    )
+    found = diagnose(number_lines("\n".join(lines)), profile={"engine": "vllm"}, model=model, failed=True)
+    assert found.family == "model-config"
+    assert f"{name} is not JSON" in found.summary
+    assert found.fix is not None
+
+
+def test_a_link_to_itself_is_damaged_and_what_is_not_there_is_not(model: Path) -> None:
+    assert damaged_file_in(model) is None
+    (model / "processor_config.json").symlink_to("processor_config.json")
+    error = damaged_file_in(model)
+    assert error is not None
+    assert error.file == model / "processor_config.json"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [(b"", "0 bytes"), (b"version https://git-lfs", "Git LFS pointer"), (None, "not a file")]
+)
+def test_which_weights_are_damaged(model: Path, content: bytes | None, says: str) -> None:
+    """The loader's words name neither the file nor what is wrong with it."""
+    assert damaged_weights_in(model) is None  # other formats are not read
+    weights = model / "model.safetensors"
+    if content is None:
+        weights.mkdir()
+    else:
+        weights.write_bytes(content)
+    ended = "safetensors_rust.SafetensorError: Error while deserializing header: header too small"
+    found = diagnose(number_lines(ended), profile={"engine": "vllm"}, model=model, failed=True)
+    assert found.family == "weights"
+    assert "model.safetensors" in found.summary
+    assert says in found.summary
 
 
 def told(message: str, model: Path, profile: dict[str, Any] | None = None) -> Diagnosis:
