@@ -26,6 +26,7 @@ MAX_TEXT = 2000
 MAX_DUMP = 20_000
 MAX_VALUE = 100
 MAX_INSIDE = 200
+NEVER = r"(?!)"
 OVERRIDES = "vllm.extra-args.hf-overrides"
 MISSPELT = 0.8  # so alike are a name and the one that was meant
 SGLANG = (b"server_args=serverargs(", b"sglang.launch_server", b"/sglang/srt/", b"launch_server.py: ")
@@ -145,10 +146,11 @@ class LaunchSettings:
         return next((given[name] for name in names if name in given and name not in OF_THE_MODEL), None)
 
     def overriding(self, message: str) -> Origin | None:
-        """What replaces a value of the model's config.json with a number that the message shows."""
+        """What replaces a value of the model's config.json, if the message shows its number or has its name, also at
+        the end of a longer one: `org_vocab_size`."""
         said = without_dumps(message[:MAX_TEXT])
-        numbers = (origin for origin in self._origins() if origin.key == OVERRIDES and origin.value.isdecimal())
-        return next((o for o in numbers if o.inside and re.search(rf"(?<![\w.]){o.value}(?![\w.])", said)), None)
+        inside = (origin for origin in self._origins() if origin.key == OVERRIDES and origin.inside)
+        return next((origin for origin in inside if _is_overriding(origin, said)), None)
 
     def _origins(self) -> Iterator[Origin]:
         settings = _of_profile(self._profile) if self._profile is not None else _printed(self._log)
@@ -203,6 +205,11 @@ class LaunchSettings:
     def accepts(self, patch: Mapping[str, Any]) -> bool:
         """Whether the profile stays valid; where it is not known, whether any profile of vLLM may say so."""
         return _stays_valid(self._profile if self._profile is not None else UNKNOWN_PROFILE, patch)
+
+
+def _is_overriding(origin: Origin, said: str) -> bool:
+    number = origin.value if origin.value.isdecimal() else NEVER
+    return re.search(rf"(?<![\w.]){number}(?![\w.])|\b(?:\w{{1,30}}_)?{re.escape(origin.name)}\b", said) is not None
 
 
 def _is_spoken_of(origin: Origin, said: str) -> bool:

@@ -63,6 +63,8 @@ NOT_IMPORTED = re.compile(
     r"|module '(?P<module>[\w.]{1,120})' has no attribute '(?P<name>\w{1,80})'"
 )
 NEW_LINE = "\n"
+# Else it would count as source code that a message carries with it.
+RAISES = "assert "
 WEIGHTS = "weights"
 NOT_LOADED = ("safetensors-damaged", "weights-not-loaded", "weight-file-missing")
 UNPARSABLE = ("-unparsable", "config-not-json", "no-config-file")
@@ -109,6 +111,7 @@ def known(
     if cause.name in IMPORT_CAUSES:
         return _with_import(found, message, settings)
     if cause.family != SETTINGS_FAMILY:
+        found = _with_override(found, exceptions[0], settings) if exceptions else found
         return _with_spoken(found, exceptions[0].text if exceptions else "", settings)
     named = with_origin(found, message, settings)
     if named == found and cause.name in GENERAL_CAUSES:
@@ -150,13 +153,15 @@ def _with_import(found: Diagnosis, message: str, settings: LaunchSettings) -> Di
 
 
 def _with_spoken(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
-    """With the launch's own setting, where it replaces a value of the model's files that the message shows, or where
-    these may say as well what the message speaks of by its name."""
+    """With the launch's own setting, where the model's files may say as well what the message speaks of by its name."""
     if found.family not in MODEL_FAMILIES or found.fix is None or found.fix.patch:
         return found
-    chosen = settings.among(OF_FAMILY.get(found.family, ()), message)
-    origin = settings.overriding(message) or (None if found.fix.command else settings.spoken_of(message) or chosen)
-    if origin is None:
+    origin = settings.spoken_of(message) or settings.among(OF_FAMILY.get(found.family, ()), message)
+    if origin is None and found.family == WEIGHTS:
+        origin = settings.deciding(
+            ("hf_overrides",)
+        )  # what fits the checkpoint's own config.json need not fit this one
+    if origin is None or found.fix.command:
         return found
     return msgspec.structs.replace(
         found,
@@ -195,7 +200,8 @@ def unknown(
     said = _headline(exception)[:MAX_TEXT]
     evidence = shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *_speaking_lines(exception)])
     if site is not None:
-        return _of_site(site, exception.type, said, exception.message, evidence, settings)
+        placed = _of_site(site, exception.type, said, exception.message, evidence, settings)
+        return _with_override(placed, exception, settings)
     about = is_subject(exception.message)  # whatever else the message mentions
     owner = whose.family if whose else None
     if whose is None or not whose.places.search(exception.type):  # an exception of its own is no matter of words
@@ -213,7 +219,22 @@ def unknown(
         fix=Fix(text=fix),
     )
     named = _with_settings(found, exception.message, settings, whose.name if whose else None)
-    return _with_variable(found, exception, settings) if named == found else named
+    return _with_variable(found, exception, settings) if named == found else _with_override(named, exception, settings)
+
+
+def _with_override(found: Diagnosis, exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
+    """With what replaces a value of the model's, where message or code compare this value."""
+    if found.family not in MODEL_FAMILIES or found.fix is None or found.fix.patch:
+        return found
+    code = exception.frames[-1][1] if exception.frames else ""
+    origin = settings.overriding(f"{exception.message} {code.removeprefix(RAISES)}")
+    if origin is None:
+        return found
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value[:MAX_TEXT]}.",
+        fix=settings.fix_of(origin, exception.message),
+    )
 
 
 def _with_variable(found: Diagnosis, exception: LoggedException, settings: LaunchSettings) -> Diagnosis:

@@ -69,7 +69,7 @@ backend
 def test_a_number_that_replaces_the_models_own(message: str, given: int, named: bool) -> None:
     """Where the message shows it, it is what does not fit the weights."""
     found = told(message, hf_overrides=json.dumps({"vocab_size": given}))
-    assert (patch_of(found) == {OVERRIDES: None}) is named
+    assert (f"vocab_size in {OVERRIDES}" in found.summary) is named
 
 
 def test_what_the_launch_chose_instead_of_the_model() -> None:
@@ -156,3 +156,22 @@ odd_lookup_max
     found = diagnose(number_lines(lines))
     assert found.fix is not None
     assert "--speculative-config" in found.fix.text
+
+
+@pytest.mark.parametrize(("code", "named"), [("size == self.org_vocab_size", True), ("size == self.vocabulary", False)])
+def test_a_check_compares_what_the_launch_replaced(code: str, named: bool) -> None:
+    """A failed assertion has no message; its code names the value."""
+    lines = f"""\
+Traceback (most recent call last):
+  File "/opt/vllm/model_executor/model_loader/weight_utils.py", line 9, in load_weights
+    assert {code}
+AssertionError
+"""
+    found = told(lines, hf_overrides='{"vocab_size": 300}')
+    assert (f"vocab_size in {OVERRIDES}" in found.summary) is named
+
+
+def test_weights_that_do_not_fit_what_the_launch_made_of_the_model() -> None:
+    message = "ValueError: Following weights were not initialized from checkpoint: {'model.layers.7.norm.weight'}"
+    assert patch_of(told(message, hf_overrides='{"num_hidden_layers": 8}')) == {OVERRIDES: None}
+    assert patch_of(told(message)) == {}
