@@ -103,8 +103,8 @@ def index_cache_kernel(
             query_ptr + place, row // heads, column, inside, norm_weight_ptr, positions_ptr, cos_sin_ptr, DIM,
             ROTARY // 2, eps, 0.0, False, INTERLEAVED,
         )  # fmt: skip
-        x, scale = _scaled(_transformed(x, DIM))
-        tl.store(codes_ptr + place + column, _encoded(x, TYPE), mask=inside)
+        x, scale = scaled(transformed(x, DIM))
+        tl.store(codes_ptr + place + column, encoded(x, TYPE), mask=inside)
         weight = tl.load(weights_ptr + row, mask=given, other=0.0)
         tl.store(scaled_ptr + row, weight * factor * scale, mask=given)
         return
@@ -134,20 +134,20 @@ def index_cache_kernel(
     cos = tl.load(cos_sin_ptr + position * ROTARY + angle, mask=turning, other=1.0).to(tl.float32)
     sin = tl.load(cos_sin_ptr + position * ROTARY + ROTARY // 2 + angle, mask=turning, other=0.0).to(tl.float32)
     x = (x * cos + tl.where(first, -other, other) * sin).to(given_key.dtype)
-    x, scale = _scaled(_transformed(x, DIM))
+    x, scale = scaled(transformed(x, DIM))
 
     slot = tl.load(slot_mapping_ptr + token, mask=given, other=-1)
     written = slot >= 0
     page, offset = slot >> page_shift, slot & ((1 << page_shift) - 1)
     target = keys_ptr + (page * (page_bytes16 * 16) + offset * DIM)[:, None]
-    tl.store(target + column, _encoded(x, TYPE), mask=written[:, None] & (column < DIM))
+    tl.store(target + column, encoded(x, TYPE), mask=written[:, None] & (column < DIM))
     # Scales lie behind all keys of a page.
     of_scales = page * (page_bytes16 * 4) + ((DIM // 4) << page_shift) + offset
     tl.store(scales_ptr + of_scales, scale, mask=written)
 
 
 @triton.jit
-def _transformed(x, DIM: tl.constexpr):
+def transformed(x, DIM: tl.constexpr):
     """[ROWS, DIM] through the Hadamard transform, rounded to its dtype."""
     shared = tl.arange(0, DIM)[:, None] & tl.arange(0, DIM)[None, :]
     shared ^= shared >> 4
@@ -158,7 +158,7 @@ def _transformed(x, DIM: tl.constexpr):
 
 
 @triton.jit
-def _scaled(x):
+def scaled(x):
     """Rows divided by a power of two, so that e4m3 holds them; and what they were divided by."""
     largest = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-4)
     bits = (largest * (1.0 / 448.0)).to(tl.int32, bitcast=True)
@@ -167,5 +167,5 @@ def _scaled(x):
 
 
 @triton.jit
-def _encoded(x, TYPE: tl.constexpr):
+def encoded(x, TYPE: tl.constexpr):
     return x.to(TYPE) if TYPE.is_floating() else encode_e4m3(x)

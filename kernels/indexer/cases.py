@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels.cases import Case, randn
 from kernels.index_cache.reference import write_keys
 from kernels.indexer import key_bytes, variants
+from kernels.packed_entries import page_bytes
 from kernels.paged_attention.cases import place
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.selection import Context
@@ -24,6 +25,7 @@ class Shape(NamedTuple):
     heads: int
     top_k: int
     block_size: int = 16
+    ratio: int = 1  # tokens of a key
 
 
 class Batch(NamedTuple):
@@ -37,6 +39,7 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     for heads in variants.HEADS if model is None else (model.index_heads,):
         yield _case(Shape((1, 1, 1, 1), (1, 530, 90, 26), heads, 70))
         yield _case(Shape((1, 18), (200, 300), heads, 33, block_size=64))
+        yield _case(Shape((1, 1, 1, 18), (3, 700, 90, 300), heads, 33, block_size=64, ratio=4))
 
 
 def _case(shape: Shape) -> Case:
@@ -44,18 +47,31 @@ def _case(shape: Shape) -> Case:
 
 
 def _run(indexer: Callable[..., Any], shape: Shape, device: torch.device) -> list[Tensor]:
-    return list(indexer(*batch(shape, device), shape.top_k))
+    return list(indexer(*batch(shape, device), shape.top_k, shape.ratio))
 
 
 def batch(shape: Shape, device: torch.device, *, scatter: bool = True, dim: int = 128) -> Batch:
     """Small whole numbers, whose sums are exact in any order and are often equal, in random blocks (`scatter`); and NaN
     in all slots that no sequence owns."""
     placed = place(shape.queries, shape.contexts, shape.block_size, device, scatter=scatter)
-    cache = torch.full((placed.num_blocks, shape.block_size * key_bytes(dim)), 0x7F, dtype=torch.uint8, device=device)
-    keys = randn((len(placed.slots), dim), torch.float32, device, seed=31).round()
-    scales = 2.0 ** randn((len(placed.slots), 1), torch.float32, device, seed=34).round()
-    write_keys(keys.to(torch.float8_e4m3fn), scales, cache, placed.slots)
+    size, slots = shape.block_size // shape.ratio, placed.slots
+    bytes_of = shape.block_size * key_bytes(dim)
+    if shape.ratio > 1:  # padded
+        bytes_of = page_bytes(size, key_bytes(dim))
+        tables = zip(placed.metadata.block_tables, shape.contexts, strict=True)
+        slots = torch.cat([_slots(table, length // shape.ratio, size) for table, length in tables])
+    cache = torch.full((placed.num_blocks, bytes_of), 0x7F, dtype=torch.uint8, device=device)
+    cache = cache[:, : size * key_bytes(dim)]
+    keys = randn((len(slots), dim), torch.float32, device, seed=31).round()
+    scales = 2.0 ** randn((len(slots), 1), torch.float32, device, seed=34).round()
+    write_keys(keys.to(torch.float8_e4m3fn), scales, cache, slots)
     tokens = sum(shape.queries)
     query = randn((tokens, shape.heads, dim), torch.float32, device, seed=32).round()
     weights = randn((tokens, shape.heads), torch.float32, device, seed=33).round() / 4
     return Batch(query.to(torch.float8_e4m3fn), weights, cache, placed.metadata)
+
+
+def _slots(table: Tensor, count: int, size: int) -> Tensor:
+    """Of the first keys of a sequence."""
+    number = torch.arange(count, device=table.device)
+    return table[number // size].long() * size + number % size

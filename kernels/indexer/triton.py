@@ -22,9 +22,9 @@ _select = functools.cache(variants.select)
 def indexer(
     query: Tensor, weights: Tensor, cache: Tensor, metadata: AttentionMetadata, top_k: int, ratio: int = 1
 ) -> Chosen:
-    """As `reference.indexer`, for a cache of pages with a key of each token, and queries of `variants.HEADS` heads with
-    128 numbers."""
-    assert ratio == 1, "keys of several tokens"
+    """As `reference.indexer`, for a cache of pages, at multiples of 16 bytes and with a power of two of keys each, and
+    queries of `variants.HEADS` heads with 128 numbers."""
+    assert cache.stride(0) % 16 == 0, f"pages {cache.stride(0)} bytes apart"
     tokens, heads = query.shape[:2]
     score = _score(architecture(), heads, variants.TILE)
     if score.options["CODED"]:
@@ -37,13 +37,14 @@ def indexer(
     )
     decodes = metadata.num_decodes
     if decodes:
-        longest = max(metadata.context_lens[:decodes])
+        longest = max(metadata.context_lens[:decodes]) // ratio
         decode = _score(architecture(), heads, variants.DECODE_TILE)
-        _choose(query, weights, cache, metadata, chosen, decode, 0, slice(0, decodes), longest)
+        _choose(query, weights, cache, metadata, chosen, decode, 0, slice(0, decodes), longest, ratio)
     end = decodes
     for seq in range(decodes, len(metadata.query_lens)):
         start, end = end, end + metadata.query_lens[seq]
-        _choose(query, weights, cache, metadata, chosen, score, seq, slice(start, end), metadata.context_lens[seq])
+        _choose(query, weights, cache, metadata, chosen, score, seq, slice(start, end),
+                metadata.context_lens[seq] // ratio, ratio)  # fmt: skip
     return chosen
 
 
@@ -57,13 +58,16 @@ def _choose(
     seq: int,
     rows: slice,
     longest: int,
+    ratio: int,
 ) -> None:
-    """For `rows`: of the sequence `seq`, or of decodes from it on."""
+    """For `rows`: of the sequence `seq`, or of decodes from it on. The last sees `longest` keys."""
     dim, top_k = query.shape[-1], chosen.slots.shape[1]
     keys, queries = int(variant.options["KEYS"]), int(variant.options["QUERIES"])
-    page_shift = (cache.shape[1] // key_bytes(dim)).bit_length() - 1
+    size = cache.shape[1] // key_bytes(dim)
+    assert size & (size - 1) == 0, f"{size} keys in a page"
+    page_shift = size.bit_length() - 1
     starts, lens, tables = metadata.query_start_loc, metadata.seq_lens, metadata.block_tables
-    width = cdiv(longest, 4) * 4
+    width = max(cdiv(longest, 4), 1) * 4
     together = queries_together(width * 4)
     for first in range(rows.start, rows.stop, together):
         end = min(first + together, rows.stop)
@@ -73,11 +77,11 @@ def _choose(
             launch(
                 score_kernel, variant, (cdiv(longest, keys), cdiv(end - first, queries)),
                 query, weights, cache, cache.view(torch.float32), scores, starts, lens, tables,
-                of_first, first, end, width, tables.stride(0), page_shift, cache.shape[1] // 16, top_k,
+                of_first, first, end, width, tables.stride(0), page_shift, cache.stride(0) // 16, top_k, ratio,
             )  # fmt: skip
         launch(
             select_kernel, _select(decodes=queries == 1), (end - first,),
             scores, chosen.slots, chosen.counts, starts, lens, tables,
-            of_first, first, width, tables.stride(0), page_shift, top_k,
+            of_first, first, width, tables.stride(0), page_shift, top_k, ratio,
         )  # fmt: skip
         del scores  # before there are others

@@ -15,7 +15,7 @@ _LEAST = tl.constexpr(-(1 << 31))
 # Of a batch's sequences, some from the middle.
 @triton.jit(
     do_not_specialize=[
-        "first_seq", "first_row", "end_row", "width", "table_width", "page_shift", "page_bytes16", "top_k",
+        "first_seq", "first_row", "end_row", "width", "table_width", "page_shift", "page_bytes16", "top_k", "ratio",
     ],
     do_not_specialize_on_alignment=["query_start_ptr", "seq_lens_ptr", "table_ptr"],
 )  # fmt: skip
@@ -36,6 +36,7 @@ def score_kernel(
     page_shift,
     page_bytes16,
     top_k,
+    ratio,  # tokens of a key
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     KEYS: tl.constexpr,
@@ -49,10 +50,11 @@ def score_kernel(
     # Of the tokens before a row's, itself included, those of the last one.
     before = tl.load(seq_lens_ptr + seq) - tl.load(query_start_ptr + seq + 1) + 1
     begin = tl.program_id(0) * KEYS
-    if (begin >= before + last) | (before + last <= top_k):  # it sees none of these, or all that there is
+    visible = (before + last) // ratio
+    if (begin >= visible) | (visible <= top_k):  # it sees none of these, or all that there is
         return
     token = begin + tl.arange(0, KEYS)
-    seen = token < before + last
+    seen = token < visible
     page = tl.load(table_ptr + seq * table_width + (token >> page_shift), mask=seen, other=0).to(tl.int64)
     offset = token & ((1 << page_shift) - 1)
     place = page * (page_bytes16 * 16) + offset * DIM
@@ -74,12 +76,12 @@ def score_kernel(
         products = tl.where(products < 0, 0.0, products)  # NaN stays
         scores = tl.sum(products * weights[:, None], axis=0) * scale
         target = scores_ptr + (row - first_row).to(tl.int64) * width + token
-        tl.store(target, scores, mask=token < before + row)
+        tl.store(target, scores, mask=token < (before + row) // ratio)
         row += 1
 
 
 @triton.jit(
-    do_not_specialize=["first_seq", "first_row", "width", "table_width", "page_shift", "top_k"],
+    do_not_specialize=["first_seq", "first_row", "width", "table_width", "page_shift", "top_k", "ratio"],
     do_not_specialize_on_alignment=["query_start_ptr", "seq_lens_ptr", "table_ptr"],
 )
 def select_kernel(
@@ -95,13 +97,14 @@ def select_kernel(
     table_width,
     page_shift,
     top_k,
+    ratio,
     BLOCK: tl.constexpr,
     DECODES: tl.constexpr,
 ):
     wait_for_previous()
     seq = (first_seq + (tl.program_id(0) if DECODES else 0)).to(tl.int64)
     row = first_row + tl.program_id(0)
-    visible = tl.load(seq_lens_ptr + seq) - tl.load(query_start_ptr + seq + 1) + row + 1
+    visible = (tl.load(seq_lens_ptr + seq) - tl.load(query_start_ptr + seq + 1) + row + 1) // ratio
     tl.store(counts_ptr + row, tl.minimum(visible, top_k))
     target = slots_ptr + row.to(tl.int64) * top_k
     table_ptr += seq * table_width

@@ -40,7 +40,7 @@ def score(arch: int, heads: int, tile: Tile) -> Variant:
     return variant(
         "indexer",
         f"{_MODULE}:score_kernel",
-        (codes, "*fp32", codes, "*fp32", "*fp32", "*i32", "*i32", "*i32", *("i32",) * 8),
+        (codes, "*fp32", codes, "*fp32", "*fp32", "*i32", "*i32", "*i32", *("i32",) * 9),
         {"HEADS": heads, "DIM": DIM, "KEYS": tile.keys, "QUERIES": tile.queries, "CODED": not has_fp8(arch)},
         num_warps=tile.num_warps,
     )
@@ -50,7 +50,7 @@ def select(*, decodes: bool) -> Variant:
     return variant(
         "indexer",
         f"{_MODULE}:select_kernel",
-        (*("*fp32", "*i32", "*i32", "*i32", "*i32", "*i32"), *("i32",) * 6),
+        (*("*fp32", "*i32", "*i32", "*i32", "*i32", "*i32"), *("i32",) * 7),
         {"BLOCK": SELECTED, "DECODES": decodes},
         num_warps=8,
     )
