@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels.cases import Case, randn
 from kernels.context import Context
 from kernels.moe_routing import Routing, variants
+from kernels.variants import Variant
 
 TOLERANCE = 1e-5  # of weights in float32, from the same logits
 
@@ -24,6 +25,9 @@ class Shape(NamedTuple):
 def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     for variant in variants.variants(arch, model):
         constants = dict(variant.constants)
+        if "BY_TABLE" in constants:
+            yield _softplus(variant, model)
+            continue
         dtype = {"*bf16": torch.bfloat16, "*fp16": torch.float16, "*fp32": torch.float32}[variant.arguments[0]]
         scoring, block = "sigmoid" if constants["SIGMOID"] else "softmax", int(constants["BLOCK"])
         experts = {32: 8, 128: 96, 256: 256, 512: 384}[block] if model is None else model.num_experts
@@ -36,6 +40,26 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
             name = f"{tokens} tokens, {top_k} of {experts} experts, {dtype} {scoring}"
             name += f" {groups} groups" * bool(groups) + " bias" * bias
             yield Case(name, call(Shape(tokens, experts, bias), dtype, routing), TOLERANCE)
+
+
+def _softplus(variant: Variant, model: Context | None) -> Case:
+    """Every expert among the logits, very small and large ones too."""
+    constants = dict(variant.constants)
+    dtype = {"*bf16": torch.bfloat16, "*fp16": torch.float16, "*fp32": torch.float32}[variant.arguments[0]]
+    block, by_table = int(constants["BLOCK"]), bool(constants["BY_TABLE"])
+    experts = {32: 8, 128: 96, 256: 256, 512: 384}[block] if model is None else model.num_experts
+    routing = Routing(min(6, experts // 2), variants.SOFTPLUS, scale=1.5)
+
+    def run(moe_routing: Callable[..., Any], device: torch.device) -> list[Tensor]:
+        logits = randn((17, experts), dtype, device, seed=1) * 9
+        if by_table:
+            order = torch.Generator().manual_seed(3)
+            chosen = torch.stack([torch.randperm(experts, generator=order)[: routing.top_k] for _ in range(17)])
+            return list(moe_routing(logits, routing, None, chosen.to(device)))
+        return list(moe_routing(logits, routing, randn((experts,), torch.float32, device, seed=2) / 8))
+
+    return Case(f"17 tokens, {routing.top_k} of {experts} experts, {dtype} by softplus{' and table' * by_table}", run,
+                TOLERANCE)  # fmt: skip
 
 
 def call(shape: Shape, dtype: torch.dtype, routing: Routing) -> Callable[..., list[Tensor]]:

@@ -12,17 +12,20 @@ from torch import Tensor
 from kernels.dependent_launch import wait_for_previous
 from kernels.launch import cdiv, launch
 from kernels.moe_routing import Routing, variants
+from kernels.moe_routing.softplus import route_by_softplus
 from kernels.variants import Variant
 
 
 def moe_routing(
     logits: Tensor, routing: Routing, bias: Tensor | None = None, chosen: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.moe_routing`, for up to 512 experts, of which a token takes up to 16, in up to 32 groups; none of
-    them is `chosen` before.
+    """As `reference.moe_routing`, for up to 512 experts, of which a token takes up to 16, in up to 32 groups; only with
+    "sqrtsoftplus" may they be `chosen` before.
 
     A logit that is NaN counts as the worst, so that every id is that of an expert.
     """
+    if routing.scoring == variants.SOFTPLUS:
+        return route_by_softplus(logits, routing, bias, chosen)
     assert chosen is None, "experts that are chosen by token"
     tokens, experts = logits.shape
     weights = torch.empty(tokens, routing.top_k, dtype=torch.float32, device=logits.device)

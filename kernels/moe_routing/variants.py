@@ -15,6 +15,7 @@ MAX_GROUPS = 32
 TILE, ROWS = 1024, 8  # scores and tokens that a program takes at most
 DTYPES = ("bfloat16", "float16", "float32")
 SCORINGS = ("softmax", "sigmoid")
+SOFTPLUS = "sqrtsoftplus"  # has a kernel of its own
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
@@ -22,6 +23,12 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     if model is None:
         yield from (of(dtype, block, scoring, grouped) for dtype in DTYPES for block in BLOCKS for scoring in SCORINGS
                     for grouped in (False, True))  # fmt: skip
+        yield from (softplus(dtype, block, by_table) for dtype in DTYPES for block in BLOCKS
+                    for by_table in (False, True))  # fmt: skip
+    elif model.expert_scoring == SOFTPLUS:
+        for dtype in dict.fromkeys((model.dtype, "float32")):
+            for by_table in (False, True) if model.hash_routing else (False,):
+                yield softplus(dtype, block_of(model.num_experts), by_table)
     elif model.num_experts:
         for dtype in dict.fromkeys((model.dtype, "float32")):
             yield of(dtype, block_of(model.num_experts), model.expert_scoring, model.num_expert_groups > 1)
@@ -52,4 +59,15 @@ def of(dtype: str, block: int, scoring: str, grouped: bool) -> Variant:
             "GROUPED": grouped,
         },
         num_warps=1,  # so that the best of a token is found without waiting for another warp
+    )
+
+
+def softplus(dtype: str, block: int, by_table: bool) -> Variant:
+    """Of the best experts, or of those that a table has chosen."""
+    return variant(
+        "moe_routing",
+        "kernels.moe_routing.softplus:softplus_routing_kernel",
+        (f"*{TRITON_TYPES[dtype]}", "*fp32", "*i64" if by_table else "*i32", "*fp32", "*i32", *("i32",) * 5, "fp32"),
+        {"ROWS": rows_of(block), "BLOCK": block, "PLACES": MAX_TOP_K, "BY_TABLE": by_table},
+        num_warps=1,
     )

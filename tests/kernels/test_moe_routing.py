@@ -7,7 +7,7 @@ import torch
 
 from kernels.cases import error
 from kernels.context import Context
-from kernels.moe_routing import Routing, reference, triton, variants
+from kernels.moe_routing import Routing, reference, softplus, triton, variants
 from kernels.moe_routing.cases import cases
 from tests.kernels.recorded import recorded
 
@@ -52,7 +52,7 @@ def test_no_tokens_are_routed_to_nothing():
 
 @pytest.mark.parametrize("arch", [80, 90])
 def test_the_cases_launch_every_variant(arch):
-    with recorded([triton]) as launched:
+    with recorded([triton, softplus]) as launched:
         for case in cases(arch):
             case.run(triton.moe_routing, CPU)
     assert launched == set(variants.variants(arch))
