@@ -245,7 +245,6 @@ INDEXER = Op(
             conditions=(
                 _INDEX_KEYS,
                 Condition("index_heads", one_of=(32, 64)),
-                Condition("index_ratio", one_of=(1,), says="has no form for keys of several tokens"),
             ),
             variants="kernels.indexer.variants:variants",
             captures_prefills=False,
@@ -287,25 +286,61 @@ MHC_POST = Op(
     ),
     needed=_has_residual_streams,
 )
+_ENTRIES = (
+    Condition("head_dim", one_of=(512,)),
+    Condition("rotary_dim", one_of=(64,)),
+)  # as published models have them
+_COMPRESSED_KEYS = (Condition("index_head_dim", one_of=(0, 128)),)  # where there are any
 MHC_HEAD = Op("mhc_head", (_torch("kernels.mhc_head.reference:mhc_head"),), needed=_has_residual_streams)
 WINDOW_ENTRIES = Op(
     "window_entries",
-    (_torch("kernels.window_entries.reference:window_entries"),),
+    (
+        _triton(
+            "kernels.window_entries.triton:window_entries",
+            conditions=_ENTRIES,
+            variants="kernels.window_entries.variants:variants",
+        ),
+        _torch("kernels.window_entries.reference:window_entries"),
+    ),
     needed=_has_compressed_attention,
 )
 COMPRESSOR = Op(
     "compressor",
-    (_torch("kernels.compressor.reference:compressor", kv_cache_dtypes=_FLOATS, captured=False),),
+    (
+        _triton(
+            "kernels.compressor.triton:compressor",
+            kv_cache_dtypes=_HALVES,
+            conditions=(*_ENTRIES, *_COMPRESSED_KEYS),
+            variants="kernels.compressor.variants:variants",
+        ),
+        _torch("kernels.compressor.reference:compressor", kv_cache_dtypes=_FLOATS, captured=False),
+    ),
     needed=_has_compressed_attention,
 )
 INDEX_QUERY = Op(
     "index_query",
-    (_torch("kernels.index_query.reference:index_query"),),
+    (
+        _triton(
+            "kernels.index_query.triton:index_query",
+            kv_cache_dtypes=_HALVES,
+            conditions=(*_COMPRESSED_KEYS, Condition("rotary_dim", one_of=(64,))),
+            variants="kernels.index_query.variants:variants",
+        ),
+        _torch("kernels.index_query.reference:index_query"),
+    ),
     needed=lambda context: context.compressed_attention and context.index_heads > 0,
 )
 COMPRESSED_ATTENTION = Op(
     "compressed_attention",
-    (_torch("kernels.compressed_attention.reference:compressed_attention", kv_cache_dtypes=_FLOATS, captured=False),),
+    (
+        _triton(
+            "kernels.compressed_attention.triton:compressed_attention",
+            kv_cache_dtypes=_HALVES,
+            conditions=(*_ENTRIES, Condition("window", one_of=(128,))),
+            variants="kernels.compressed_attention.variants:variants",
+        ),
+        _torch("kernels.compressed_attention.reference:compressed_attention", kv_cache_dtypes=_FLOATS, captured=False),
+    ),
     setting="attention",
     needed=_has_compressed_attention,
     absent="attention over compressed entries",
@@ -363,8 +398,6 @@ MOE_ROUTING = Op(
                 Condition("num_experts", at_most=512),
                 Condition("experts_per_token", at_most=16),
                 Condition("num_expert_groups", at_most=32),
-                Condition("expert_scoring", one_of=("softmax", "sigmoid")),
-                Condition("hash_routing", one_of=(False,), says="has no form for experts that are chosen by token"),
             ),
             variants="kernels.moe_routing.variants:variants",
         ),
