@@ -1,4 +1,5 @@
-"""DeepSeek V4's own kernels against torch, and the engine with them: with graphs as without, and as with torch's ops."""
+"""DeepSeek V4's own kernels against torch, and the engine with them: with graphs as without, and as with torch's
+ops."""
 
 from __future__ import annotations
 

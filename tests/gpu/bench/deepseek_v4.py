@@ -1,8 +1,8 @@
-"""`python -m tests.gpu.bench.deepseek_v4`: DeepSeek V4 Flash on this GPU. Its own ops at 64 x 8,192 tokens, and a model of
-its shape with few layers, with graphs, from which the time of 43 layers follows. The last line is one JSON object,
+"""`python -m tests.gpu.bench.deepseek_v4`: DeepSeek V4 Flash on this GPU. Its own ops at 64 x 8,192 tokens, and a model
+of its shape with few layers, with graphs, from which the time of 43 layers follows. The last line is one JSON object,
 {figure: {value, goal, ok}}.
 
-With `tune`, tiles and parts of the decodes of compressed attention instead, for `kernels/compressed_attention`.
+With `tune`, tiles and parts of compressed attention instead, for `kernels/compressed_attention`.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ LAYERS: Final = 43
 STREAMS: Final = (1, 8, 32)
 # Published: 100 tokens a second at one stream on two RTX PRO 6000, of 1.79 TB/s each (vLLM #40991); an H100 has 3.35.
 PUBLISHED, THEIRS, OURS = 100.0, 2 * 1.79, 3.35
-TILES: Final = ((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 2), (64, 32, 8, 3), (64, 32, 16, 2), (16, 32, 8, 2), (16, 64, 8, 2),
-                (16, 32, 4, 2))  # fmt: skip
+TILES: Final = (
+    *((64, 64, 8, 2), (64, 64, 8, 1), (64, 32, 8, 2), (64, 32, 8, 3), (64, 32, 16, 2), (16, 32, 8, 2), (16, 64, 8, 2)),
+    (16, 32, 4, 2),
+)
 SPLITS: Final = (128, 192, 320, 640)
 SEEN: Final = 128 + 512
 
@@ -92,7 +94,7 @@ def ops(device: torch.device, ceilings: Ceilings) -> dict[str, Any]:
     made, moved = decodes(device)
     seconds = median_s(partial(triton.compressed_attention, *made, 128))
     products = 4.0 * 64 * 64 * SEEN * DIM / ceilings.bf16
-    print(f"sparse decode, 64 x 8192: {seconds * 1e6:.0f} us; its bytes take {moved / ceilings.copy * 1e6:.1f} us, its products "
+    print(f"sparse decode, 64 x 8192: {seconds * 1e6:.0f} us; bytes take {moved / ceilings.copy * 1e6:.1f} us, products "
           f"{products * 1e6:.1f} us")  # fmt: skip
     found = {"sparse decode, share of copy": figure(moved / ceilings.copy / seconds, 0.70)}
     for ratio, top_k in ((4, 512), (1, 2048)):
@@ -112,8 +114,8 @@ def ops(device: torch.device, ceilings: Ceilings) -> dict[str, Any]:
 
 
 def served(device: torch.device) -> dict[str, Any]:
-    """Steps of decodes at a context of 640, by the difference of four layers and two; layers with the window alone count
-    as others do."""
+    """Steps of decodes at a context of 640, by the difference of four layers and two; layers with the window alone
+    count as others do."""
     found: dict[str, Any] = {}
     for experts in ("fp8", "fp4"):
         times = step_times(device, experts)
@@ -149,7 +151,7 @@ def step_times(device: torch.device, experts: str) -> dict[int, tuple[float, flo
     backends = chosen_names(explain(OPS, context))
     print({op: name for op, name in backends.items() if name != "triton"})
     precompile(_of_model(context))
-    model = build(BuildContext(config, bind(backends), device, torch.bfloat16, 2048, keep_fp8=True))
+    model: Any = build(BuildContext(config, bind(backends), device, torch.bfloat16, 2048, keep_fp8=True))
     for tensor in model.destinations().values():
         _fill(tensor)
     model.prepare()
@@ -224,9 +226,8 @@ def tune(device: torch.device, ceilings: Ceilings) -> None:
                 except Exception as problem:  # noqa: BLE001 - what does not fit is this tile's result
                     print(f"{sequences} {tuple(tile)} {split}: {str(problem)[:80]}")
                     continue
-            print(
-                f"{sequences} {tuple(tile)} {split}: {seconds * 1e6:.1f} us {moved / ceilings.copy / seconds:.0%} of copy"
-            )
+            share = moved / ceilings.copy / seconds
+            print(f"{sequences} {tuple(tile)} {split}: {seconds * 1e6:.1f} us {share:.0%} of copy")
     made = cases.batch(cases.Shape((1024,), (8192,), 64, 4, 512), torch.bfloat16, device)
     for tile in tiles:
         with mock.patch.multiple(triton, _tile=lambda *_, tile=tile: tile):
@@ -235,9 +236,8 @@ def tune(device: torch.device, ceilings: Ceilings) -> None:
             except Exception as problem:  # noqa: BLE001 - as above
                 print(f"prefill {tuple(tile)}: {str(problem)[:80]}")
                 continue
-        print(
-            f"prefill {tuple(tile)}: {seconds * 1e3:.2f} ms, {4.0 * 1024 * 64 * SEEN * DIM / seconds / 1e12:.0f} Tflop/s"
-        )
+        rate = 4.0 * 1024 * 64 * SEEN * DIM / seconds
+        print(f"prefill {tuple(tile)}: {seconds * 1e3:.2f} ms, {rate / 1e12:.0f} Tflop/s")
 
 
 if __name__ == "__main__":
