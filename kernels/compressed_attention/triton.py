@@ -43,8 +43,8 @@ def compressed_attention(
     size: int,
 ) -> Tensor:
     """As `reference.compressed_attention`, for bfloat16 and float16, entries of 512 numbers of which 64 turn, windows
-    of 128 tokens, and packed caches, whose pages are multiples of 16 bytes apart. All else is contiguous, and the table
-    of angles in float32. `positions` is not read: lengths say it."""
+    of 128 tokens, and packed caches: pages have a power of two of entries, and are multiples of 16 bytes apart. All
+    else is contiguous, and the table of angles in float32. `positions` is not read: lengths say it."""
     dim, rope_dim = query.shape[-1], cos_sin.shape[-1]
     assert (dim, rope_dim, size) == (DIM, ROPE, WINDOW), f"{rope_dim} of {dim} turn, a window of {size}"
     out = torch.empty_like(query)
@@ -93,6 +93,8 @@ class _Call:
         self._top_k = 0
         if compressed is not None:
             self._ratio, self._pages = compressed.ratio, as_pages(compressed.pages, codes)
+            size = self._pages.rows
+            assert size & (size - 1) == 0, f"{size} entries in a page"
             if compressed.chosen is not None:
                 self._slots, self._counts = compressed.chosen
                 self._top_k = self._slots.shape[1]
@@ -147,7 +149,7 @@ class _Call:
             self._query, self._out, partial, weights, *self.window.views, *fresh.views, *pages.views,
             self._rows, of.block_tables, self._slots, self._counts, self._sinks, self._cos_sin, of.query_start_loc,
             of.seq_lens, first, of.num_decodes, self._heads, self.window.stride16, fresh.rows, pages.stride16,
-            pages.rows, of.block_tables.stride(0), self._top_k, self._ratio, SPLIT, DIM**-0.5,
+            pages.rows.bit_length() - 1, of.block_tables.stride(0), self._top_k, self._ratio, SPLIT, DIM**-0.5,
         )  # fmt: skip
 
     @property

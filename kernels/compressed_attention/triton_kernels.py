@@ -20,7 +20,7 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 # Of a batch's sequences, some from the middle.
 @triton.jit(
     do_not_specialize=[
-        "first_seq", "first_token", "heads", "window_stride16", "fresh_rows", "page_stride16", "page_rows",
+        "first_seq", "first_token", "heads", "window_stride16", "fresh_rows", "page_stride16", "page_shift",
         "table_width", "top_k", "ratio", "split", "scale",
     ],
     do_not_specialize_on_alignment=["rows_ptr", "table_ptr", "slots_ptr", "counts_ptr", "query_start_ptr",
@@ -54,7 +54,7 @@ def attend_kernel(
     window_stride16,
     fresh_rows,
     page_stride16,
-    page_rows,
+    page_shift,  # of two, entries of a page
     table_width,
     top_k,
     ratio,  # tokens of a compressed entry
@@ -97,11 +97,14 @@ def attend_kernel(
 
     head = tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)
     inside = head < heads
-    number = (token * heads + head)[:, None] * DIM + tl.arange(0, DIM)[None, :]
-    query = tl.load(query_ptr + number, mask=inside[:, None], other=0.0)
+    content, rotary = tl.arange(0, DIM)[None, :], tl.arange(0, ROPE)[None, :] + (DIM - ROPE)
+    row_of_head = (token * heads + head)[:, None] * DIM
+    query = tl.load(query_ptr + row_of_head + content, mask=inside[:, None], other=0.0)  # meets zeros where it turns
+    turned_query = tl.load(query_ptr + row_of_head + rotary, mask=inside[:, None], other=0.0)
     highest = tl.full((ROWS,), -1e30, tl.float32)  # of nothing seen so far: any number whose power of two is 0
     weight = tl.zeros((ROWS,), dtype=tl.float32)
     total = tl.zeros((ROWS, DIM), dtype=tl.float32)
+    turned_total = tl.zeros((ROWS, ROPE), dtype=tl.float32)
     factor = scale * _LOG2E
     ring = tl.load(rows_ptr + seq)
     row_table_ptr = table_ptr + seq.to(tl.int64) * table_width
@@ -111,24 +114,22 @@ def attend_kernel(
         slot = tl.load(own_slots_ptr + (column - WINDOW), mask=(column >= WINDOW) & (column < end), other=0)
     else:
         slot = tl.load(
-            row_table_ptr + (column - WINDOW) // page_rows, mask=(column >= WINDOW) & (column < end), other=0
+            row_table_ptr + ((column - WINDOW) >> page_shift), mask=(column >= WINDOW) & (column < end), other=0
         )
     for _ in range(begin, end, COLUMNS):
         near = column < WINDOW
         if CHOSEN:
-            page = slot // page_rows
-            row = slot % page_rows
+            page = slot >> page_shift
+            row = slot & ((1 << page_shift) - 1)
         else:
             page = slot
-            row = (column - WINDOW) % page_rows
+            row = (column - WINDOW) & ((1 << page_shift) - 1)
         at = page.to(tl.int64) * page_stride16 + row * UNITS
-        at_scales = page.to(tl.int64) * (page_stride16 * 2) + page_rows * (UNITS * 2) + row
-        if DECODES:
-            seen = tl.where(near, column <= position, column < end)
-            in_ring = column
-        else:  # the latest first
-            seen = tl.where(near, column <= position, column < end)
-            in_ring = (position - column) % WINDOW
+        at_scales = page.to(tl.int64) * (page_stride16 * 2) + ((UNITS * 2) << page_shift) + row
+        seen = tl.where(near, column <= position, column < end)
+        in_ring = column
+        if not DECODES:  # the latest first
+            in_ring = (position - column) & (WINDOW - 1)
         near_at = ring * window_stride16 + in_ring * UNITS
         near_scales = ring * (window_stride16 * 2) + WINDOW * (UNITS * 2) + in_ring
         codes = tl.where(near, window_ptr + near_at * 16, pages_ptr + at * 16)
@@ -147,35 +148,37 @@ def attend_kernel(
         if CHOSEN:
             slot = tl.load(own_slots_ptr + (column - WINDOW), mask=behind, other=0)
         else:
-            slot = tl.load(row_table_ptr + (column - WINDOW) // page_rows, mask=behind, other=0)
-        entries = load_entries(codes, turned, scales, seen, query.dtype)
-        scores = tl.dot(query, tl.trans(entries))
+            slot = tl.load(row_table_ptr + ((column - WINDOW) >> page_shift), mask=behind, other=0)
+        entries, turned_entries = load_entries(codes, turned, scales, seen, query.dtype)
+        scores = tl.dot(turned_query, tl.trans(turned_entries))
+        scores = tl.dot(query, tl.trans(entries), scores)
         scores = tl.where(seen[None, :], scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, axis=1) * factor)
         weights = tl.exp2(scores * factor - higher[:, None])
         shrink = tl.exp2(highest - higher)
         weight = weight * shrink + tl.sum(weights, axis=1)
-        total = tl.dot(weights.to(query.dtype), entries, total * shrink[:, None])
+        weights = weights.to(query.dtype)
+        total = tl.dot(weights, entries, total * shrink[:, None])
+        turned_total = tl.dot(weights, turned_entries, turned_total * shrink[:, None])
         highest = higher
 
     if alone:
         angles = cos_sin_ptr + position.to(tl.int64) * ROPE
         sinks = tl.load(sinks_ptr + head, mask=inside, other=0.0)
-        result = _finished(total, highest, weight, sinks, angles, ROPE)
-        tl.store(out_ptr + number, result.to(out_ptr.dtype.element_ty), mask=inside[:, None])
+        weight += tl.exp2(sinks * _LOG2E - highest)
+        TYPE: tl.constexpr = out_ptr.dtype.element_ty
+        plain = inside[:, None] & (content < DIM - ROPE)
+        tl.store(out_ptr + row_of_head + content, (total / weight[:, None]).to(TYPE), mask=plain)
+        turned_total = turned_last(turned_total / weight[:, None], angles, ROPE, BACK=True)
+        tl.store(out_ptr + row_of_head + rotary, turned_total.to(TYPE), mask=inside[:, None])
     else:
         parts = tl.num_programs(0) // tiles
         part = (tl.program_id(1).to(tl.int64) * heads + head) * parts + place
-        tl.store(partial_ptr + part[:, None] * DIM + tl.arange(0, DIM)[None, :], total, mask=inside[:, None])
+        plain = inside[:, None] & (content < DIM - ROPE)
+        tl.store(partial_ptr + part[:, None] * DIM + content, total, mask=plain)
+        tl.store(partial_ptr + part[:, None] * DIM + rotary, turned_total, mask=inside[:, None])
         tl.store(weights_ptr + part * 2, highest, mask=inside)
         tl.store(weights_ptr + part * 2 + 1, weight, mask=inside)
-
-
-@triton.jit
-def _finished(total, highest, weight, sinks, angles, ROPE: tl.constexpr):
-    """[ROWS, DIM]: divided by all weights and that of the sink, and turned back."""
-    weight += tl.exp2(sinks * _LOG2E - highest)
-    return turned_last(total / weight[:, None], angles, ROPE, BACK=True)
 
 
 @triton.jit(

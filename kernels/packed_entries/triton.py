@@ -47,21 +47,20 @@ def as_pages(pages: Tensor, codes: str) -> Pages:
 
 @triton.jit
 def load_entries(codes, turned, scales, seen, TYPE: tl.constexpr):
-    """[N] pointers, to an entry's first byte, to the same as bfloat16, and to its scales: [N, DIM] in `TYPE`; zeros
-    where nothing is `seen`, for what others own may be NaN."""
-    count: tl.constexpr = codes.shape[0]
+    """[N] pointers, to an entry's first byte, to the same as bfloat16, and to its scales: what does not turn, [N, DIM]
+    with zeros in the last places, and what turns, [N, ROPE], both in `TYPE`. All of it is zeros where nothing is
+    `seen`, for what others own may be NaN."""
     group = tl.arange(0, _GROUPS)
     place = tl.arange(0, _GROUP)
-    plain = (group < _PLAIN)[None, :, None]
     row = codes[:, None, None] + (group[None, :, None] * _GROUP + place[None, None, :])
-    code = tl.load(row, mask=seen[:, None, None] & plain, other=0.0)
+    code = tl.load(row, mask=seen[:, None, None] & (group < _PLAIN)[None, :, None], other=0.0)
     behind = tl.load(turned[:, None] + (place + _TURNED)[None, :], mask=seen[:, None], other=0.0)
     exponents = tl.load(scales, mask=seen, other=0)
     bits = (exponents[:, None] >> (8 * group)[None, :].to(tl.int64)) & 255
     scale = (bits.to(tl.int32) << 23).to(tl.float32, bitcast=True)
     value = code.to(tl.float32) if code.dtype.is_floating() else decode_e4m3(code)
-    value = (value * scale[:, :, None]).to(TYPE)
-    return tl.reshape(tl.where(plain, value, behind.to(TYPE)[:, None, :]), [count, _DIM])
+    plain = tl.reshape(value * scale[:, :, None], [codes.shape[0], _DIM])
+    return plain.to(TYPE), behind.to(TYPE)
 
 
 @triton.jit
