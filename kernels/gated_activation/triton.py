@@ -79,3 +79,20 @@ def activated(gate, up, limit, ACTIVATION: tl.constexpr, LIMITED: tl.constexpr):
     else:  # "gelu_tanh", by (1 + tanh(u)) / 2 = sigmoid(2 u)
         act = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
     return act * up
+
+
+@triton.jit
+def rows_in_turn(first, columns, WIDTH: tl.constexpr):
+    """Of a weight with `columns` rows of gate and then as many of up: those of WIDTH columns from `first` on, and
+    whether there are such columns. Gate and up take turns by eight, so that the matrix units leave both of a column to
+    the same thread. What lies outside is the last row again."""
+    n = tl.arange(0, 2 * WIDTH)
+    column = first + n // 16 * 8 + n % 8
+    return tl.minimum(column, columns - 1) + n // 8 % 2 * columns, column < columns
+
+
+@triton.jit
+def gate_and_up(product, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """[ROWS, 2 * WIDTH] by `rows_in_turn` -> gate and up, [ROWS, WIDTH] each."""
+    gate, up = tl.split(tl.permute(tl.reshape(product, [ROWS, WIDTH // 8, 2, 8]), (0, 1, 3, 2)))
+    return tl.reshape(gate, [ROWS, WIDTH]), tl.reshape(up, [ROWS, WIDTH])

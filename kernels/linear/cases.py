@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels.cases import TOLERANCES, Case, randn
 from kernels.context import Context
+from kernels.gated_activation import ACTIVATIONS
 from kernels.linear import variants
 
 MOST_PROCESSORS = 256  # more than any GPU has: of so many wide tiles, each gets its own
@@ -28,18 +29,25 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
                 (most - 3, outputs + 1, 9 * inner, True),
             ]
             sizes += [(most, MOST_PROCESSORS * tile.outputs - 5, tile.inner + variants.UNIT, True) for tile in wide]
-            for tokens, outputs, inner, bias in sizes:
-                yield Case(f"{tokens} x {inner} x {outputs} {dtype}{' bias' * bias}",
-                           _call(tokens, outputs, inner, getattr(torch, dtype), bias),
-                           TOLERANCES[getattr(torch, dtype)])  # fmt: skip
+            for activation in ("", *(ACTIVATIONS if model is None else (model.activation,))):
+                for tokens, outputs, inner, bias in sizes:
+                    outputs += outputs % 2 if activation else 0
+                    limit = 0.5 if activation == "silu" and bias else None
+                    yield Case(f"{tokens} x {inner} x {outputs} {dtype}{' bias' * bias} {activation}",
+                               _call(tokens, outputs, inner, getattr(torch, dtype), bias, activation, limit),
+                               TOLERANCES[getattr(torch, dtype)])  # fmt: skip
             fewest = most + 1
 
 
-def _call(tokens: int, outputs: int, inner: int, dtype: torch.dtype, bias: bool) -> Callable[..., list[Tensor]]:
+def _call(
+    tokens: int, outputs: int, inner: int, dtype: torch.dtype, bias: bool, activation: str, limit: float | None
+) -> Callable[..., list[Tensor]]:
     def run(linear: Callable[..., Any], device: torch.device) -> list[Tensor]:
         x = randn((tokens, inner), dtype, device, seed=1)
         weight = randn((outputs, inner), dtype, device, seed=2)
+        if activation:  # of numbers near 1
+            weight /= inner**0.5
         added = randn((outputs,), dtype, device, seed=3) if bias else None
-        return [linear(x, weight, added)]
+        return [linear(x, weight, added, activation, limit) if activation else linear(x, weight, added)]
 
     return run

@@ -9,6 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.gated_activation.reference import gated_activation
+from kernels.linear import reference
+
 # The overload itself, which saves the lookup in every call.
 _product = torch.ops.mkldnn._linear_pointwise.default if torch.backends.mkldnn.is_available() else None
 
@@ -33,10 +36,12 @@ def prepare(weight: Tensor) -> Tensor:
     return packed
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "", limit: float | None = None
+) -> Tensor:
     """As `reference.linear`; `weight` may have gone through `prepare`."""
     if weight.layout is torch.strided:
-        return torch.nn.functional.linear(x, weight, bias)
+        return reference.linear(x, weight, bias, activation, limit)
     assert _product is not None
     out: Tensor = _product(x, weight, bias, "none", [], "")
-    return out
+    return gated_activation(out, activation, limit) if activation else out

@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.gated_activation.reference import gated_activation
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x` [T, I] times `weight` [O, I] transposed, plus `bias` [O]: [T, O] in the dtype of `x`."""
-    return torch.nn.functional.linear(x, weight, bias)
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "", limit: float | None = None
+) -> Tensor:
+    """`x` [T, I] times `weight` [O, I] transposed, plus `bias` [O]: [T, O] in the dtype of `x`.
+
+    With an `activation` the rows of `weight` are those of gate, then of up, and the result is act(gate) * up as by
+    `gated_activation`: [T, O / 2].
+    """
+    product = torch.nn.functional.linear(x, weight, bias)
+    return gated_activation(product, activation, limit) if activation else product

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.dependent_launch import prefetch_and_wait
+from kernels.gated_activation.triton import activated, gate_and_up, gated_activation, rows_in_turn
 from kernels.launch import architecture, cdiv, launch
 from kernels.linear import variants
 from kernels.variants import Variant
@@ -21,24 +22,29 @@ from kernels.variants import Variant
 _COUNTERS = 1 << 14
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "", limit: float | None = None
+) -> Tensor:
     """As `reference.linear`. In bfloat16 and float16, products of up to `variants.MOST_TOKENS` tokens are computed
-    here if I is a multiple of 16. One of few tiles is split along I and its parts are summed in order, so that equal
-    calls give equal results."""
+    here if I is a multiple of 16; the activation is then applied to sums in float32. A product of few tiles is split
+    along I and its parts are summed in order, so that equal calls give equal results."""
     (tokens, inner), outputs = x.shape, weight.shape[0]
     dtype = _NAMES.get(x.dtype)
     if dtype is None or not 0 < tokens <= variants.MOST_TOKENS or inner % variants.UNIT:
-        return torch.nn.functional.linear(x, weight, bias)
-    variant, tiles, splits = _plan(architecture(), dtype, tokens, outputs, inner, _processors())
-    out = x.new_empty(tokens, outputs)
+        product = torch.nn.functional.linear(x, weight, bias)
+        return gated_activation(product, activation, limit) if activation else product
+    variant, tiles, splits = _plan(architecture(), dtype, tokens, outputs, inner, _processors(), activation)
+    out = x.new_empty(tokens, outputs // 2 if activation else outputs)
     arrived = _arrived(x.device)
     parts = arrived.view(torch.float32)  # anything
     if splits > 1:
-        parts = torch.empty(splits, tokens, outputs, dtype=torch.float32, device=x.device)
+        parts = torch.empty(
+            splits, tiles, tokens, int(variant.options["OUTPUTS"]), dtype=torch.float32, device=x.device
+        )
     launch(
         few_tokens_kernel, variant, (tiles, splits),
         x.contiguous(), weight, out if bias is None else bias, parts, arrived, out,
-        tokens, outputs, inner // variants.UNIT, splits, int(bias is not None),
+        tokens, outputs, inner // variants.UNIT, splits, int(bias is not None), torch.inf if limit is None else limit,
     )  # fmt: skip
     return out
 
@@ -47,12 +53,14 @@ _NAMES = {getattr(torch, name): name for name in variants.DTYPES}
 
 
 @functools.cache
-def _plan(arch: int, dtype: str, tokens: int, outputs: int, inner: int, processors: int) -> tuple[Variant, int, int]:
+def _plan(
+    arch: int, dtype: str, tokens: int, outputs: int, inner: int, processors: int, activation: str
+) -> tuple[Variant, int, int]:
     """The variant, and how many tiles and splits."""
     tile = variants.tile_of(arch, tokens, outputs, processors)
     tiles, splits = cdiv(outputs, tile.outputs), variants.splits_of(tile, outputs, inner, processors)
     assert splits == 1 or tiles <= _COUNTERS, f"{tiles} tiles in {splits} parts"
-    return variants.of(dtype, tile, splits > 1), tiles, splits
+    return variants.of(dtype, tile, splits > 1, activation), tiles, splits
 
 
 @functools.cache
@@ -66,36 +74,45 @@ def _arrived(device: torch.device) -> Tensor:
     return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
 
 
-@triton.jit(do_not_specialize=["tokens", "outputs", "inner16", "splits", "has_bias"])
+@triton.jit(do_not_specialize=["tokens", "outputs", "inner16", "splits", "has_bias", "limit"])
 def few_tokens_kernel(
     x_ptr,  # [tokens, inner]
     weight_ptr,  # [outputs, inner]
     bias_ptr,  # [outputs], or anything where has_bias is 0
-    parts_ptr,  # [splits, tokens, outputs] float32, or anything where SPLIT is false
+    parts_ptr,  # [splits, tiles, tokens, OUTPUTS] float32, or anything where SPLIT is false
     arrived_ptr,  # [tiles], zero, or anything where SPLIT is false
-    out_ptr,  # [tokens, outputs]
+    out_ptr,  # [tokens, outputs], or with ACTIVATION [tokens, outputs / 2]
     tokens,
     outputs,
     inner16,
     splits,
     has_bias,
+    limit,  # of the activation; infinite where there is none
     TOKENS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     INNER: tl.constexpr,
     WEIGHT_FIRST: tl.constexpr,
     SPLIT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     inner = inner16 * 16
     tile = tl.program_id(0)
-    token, output = tl.arange(0, TOKENS), tile * OUTPUTS + tl.arange(0, OUTPUTS)
+    token = tl.arange(0, TOKENS)
+    GATED: tl.constexpr = ACTIVATION != ""
+    # What lies outside is computed from the last row again, and not written.
+    if GATED:
+        output, known = rows_in_turn(tile * (OUTPUTS // 2), outputs // 2, OUTPUTS // 2)
+    else:
+        output = tile * OUTPUTS + tl.arange(0, OUTPUTS)
+        output, known = tl.minimum(output, outputs - 1), output < outputs
     steps = tl.cdiv(tl.cdiv(inner, INNER), splits) * INNER
     start = tl.program_id(1) * steps
     end = tl.minimum(start + steps, inner)
-    # What lies outside is computed from the last row again, and not written.
-    weight_row = weight_ptr + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * inner
-    first = tl.minimum(start + tl.arange(0, AHEAD // 64) * 64, end - 1)
-    prefetch_and_wait(weight_row + first[None, :])
+    weight_row = weight_ptr + output.to(tl.int64)[:, None] * inner
+    # A quarter of each row at most: more would keep the kernel before from what it reads.
+    ahead = tl.minimum(start + tl.arange(0, AHEAD // 64) * 64, start + (end - start) // 4)
+    prefetch_and_wait(weight_row + ahead[None, :])
 
     x_row = x_ptr + tl.minimum(token, tokens - 1).to(tl.int64)[:, None] * inner
     total = tl.zeros([OUTPUTS, TOKENS] if WEIGHT_FIRST else [TOKENS, OUTPUTS], tl.float32)
@@ -106,17 +123,14 @@ def few_tokens_kernel(
         weight = tl.load(weight_row + column, mask=inside, other=0.0)
         total = tl.dot(weight, tl.trans(x), total) if WEIGHT_FIRST else tl.dot(x, tl.trans(weight), total)
 
-    if WEIGHT_FIRST:
-        token, output = token[None, :], output[:, None]
-    else:
-        token, output = token[:, None], output[None, :]
-    inside = (token < tokens) & (output < outputs)
-    place = token * outputs + output
-    added = tl.load(bias_ptr + output, mask=(output < outputs) & (has_bias != 0), other=0.0).to(tl.float32)
+    total = tl.trans(total) if WEIGHT_FIRST else total  # [TOKENS, OUTPUTS]
+    added = tl.load(bias_ptr + output, mask=known & (has_bias != 0), other=0.0).to(tl.float32)[None, :]
     if not SPLIT:
-        tl.store(out_ptr + place, (total + added).to(out_ptr.dtype.element_ty), mask=inside)
+        _store(total + added, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
     else:
-        size = tokens * outputs
+        inside = (token < tokens)[:, None]
+        place = (tile * tokens + token[:, None]) * OUTPUTS + tl.arange(0, OUTPUTS)[None, :]
+        size = tl.num_programs(0) * tokens * OUTPUTS
         tl.store(parts_ptr + tl.program_id(1) * size + place, total, mask=inside)
         tl.debug_barrier()  # every thread has written its part
         if tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel") == splits - 1:
@@ -124,5 +138,21 @@ def few_tokens_kernel(
             for split in range(splits):
                 # Past the L1 cache, which does not see what other programs write.
                 total += tl.load(parts_ptr + split * size + place, mask=inside, other=0.0, cache_modifier=".cg")
-            tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=inside)
+            _store(total, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
             tl.store(arrived_ptr + tile, 0)
+
+
+@triton.jit
+def _store(
+    total, out_ptr, tile, tokens, outputs, limit, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, ACTIVATION: tl.constexpr
+):
+    """Write a tile's sums, or what the activation makes of those of gate and up."""
+    GATED: tl.constexpr = ACTIVATION != ""
+    WIDTH: tl.constexpr = OUTPUTS // 2 if GATED else OUTPUTS
+    columns = outputs // 2 if GATED else outputs
+    if GATED:
+        gate, up = gate_and_up(total, TOKENS, WIDTH)
+        total = activated(gate, up, limit, ACTIVATION, LIMITED=True)
+    token, column = tl.arange(0, TOKENS)[:, None], (tile * WIDTH + tl.arange(0, WIDTH))[None, :]
+    inside = (token < tokens) & (column < columns)
+    tl.store(out_ptr + token * columns + column, total.to(out_ptr.dtype.element_ty), mask=inside)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernels.context import Context
+from kernels.gated_activation import ACTIVATIONS
 from kernels.variants import TRITON_TYPES, Variant, variant
 
 KERNEL = "kernels.linear.triton:few_tokens_kernel"
@@ -55,9 +56,10 @@ MOST_TOKENS = 64
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     for dtype in DTYPES if model is None else (model.dtype,):
         for narrow, *wide in TILES.get(arch, ()):
-            yield of(dtype, narrow, split=False)
-            yield of(dtype, narrow, split=True)
-            yield from (of(dtype, tile, split=False) for tile in wide)
+            for activation in ("", *(ACTIVATIONS if model is None else (model.activation,))):
+                yield of(dtype, narrow, False, activation)
+                yield of(dtype, narrow, True, activation)
+                yield from (of(dtype, tile, False, activation) for tile in wide)
 
 
 def tile_of(arch: int, tokens: int, outputs: int, processors: int) -> Tile:
@@ -75,14 +77,14 @@ def splits_of(tile: Tile, outputs: int, inner: int, processors: int) -> int:
     return -(-steps // -(-steps // wanted))
 
 
-def of(dtype: str, tile: Tile, split: bool) -> Variant:
+def of(dtype: str, tile: Tile, split: bool, activation: str = "") -> Variant:
     wide = f"*{TRITON_TYPES[dtype]}"
     return variant(
         "linear",
         KERNEL,
-        (wide, wide, wide, "*fp32", "*i32", wide, *("i32",) * 5),
+        (wide, wide, wide, "*fp32", "*i32", wide, *("i32",) * 5, "fp32"),
         {"TOKENS": tile.tokens, "OUTPUTS": tile.outputs, "INNER": tile.inner, "WEIGHT_FIRST": tile.weight_first,
-         "SPLIT": split, "AHEAD": AHEAD},
+         "SPLIT": split, "ACTIVATION": activation, "AHEAD": AHEAD},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )  # fmt: skip

@@ -34,6 +34,16 @@ class Linear:
         )
         return out
 
+    def gated(self, x: Tensor, activation: str, limit: float | None) -> Tensor:
+        """[T, inputs] -> [T, outputs / 2]: the two parts are gate and up, of which the result is act(gate) * up."""
+        kernels, weight = self._kernels, self.weight
+        out: Tensor = (
+            kernels.linear(x, weight.values, self.bias, activation, limit)
+            if weight.scale is None
+            else kernels.gated_activation(self(x), activation, limit)
+        )
+        return out
+
     def reorder(self, rows: Tensor) -> None:
         """The weight is filled: put its rows, and so its outputs, into another order."""
         self.weight.reorder(rows)

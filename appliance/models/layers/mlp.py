@@ -29,11 +29,10 @@ class GatedMLP:
         self.down = Linear(context, prefix, inner, {down: hidden}, config.mlp_bias)
         self._limit = limit
         self._activation = ACTIVATIONS[config.hidden_act]
-        self._gated_activation = context.kernels.gated_activation
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
-        return self.down(self._gated_activation(self.gate_up(x), self._activation, self._limit))
+        return self.down(self.gate_up.gated(x, self._activation, self._limit))
 
     def prepare(self) -> None:
         self.gate_up.prepare()
