@@ -9,7 +9,7 @@ import triton.language as tl
 from kernels.dependent_launch import wait_for_previous
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.triton import rounded_to_fp8, scaled_product
-from kernels.gated_activation.triton import activated
+from kernels.gated_activation.triton import activated, gate_and_up, rows_in_turn
 
 _GROUP = tl.constexpr(GROUP)
 
@@ -30,6 +30,7 @@ def plain_product_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
+    WEIGHT_FIRST: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
     wait_for_previous()
@@ -44,28 +45,27 @@ def plain_product_kernel(
     expert, place, inside, pair = _rows(blocks_ptr, order_ptr, block, BLOCK_M)
     row = pair // top_k if GATED else place
 
-    # Rows of gate and of up take turns, so that each thread ends up with both of an element.
-    n = tl.arange(0, BLOCK_N)
     if GATED:
-        b_row = n % 2 * columns + tl.minimum(tile * WIDTH + n // 2, columns - 1)
+        b_row, _ = rows_in_turn(tile * WIDTH, columns, WIDTH)
         b_rows = 2 * columns
     else:
-        b_row = tl.minimum(tile * WIDTH + n, columns - 1)
+        b_row = tl.minimum(tile * WIDTH + tl.arange(0, WIDTH), columns - 1)
         b_rows = columns
     k = tl.arange(0, BLOCK_K)
     a_start = a_ptr + row.to(tl.int64)[:, None] * inner + k[None, :]
     b_start = b_ptr + expert.to(tl.int64) * b_rows * inner
     b_place = b_row[:, None] * inner + k[None, :]  # 32 bits: pointers would take twice the registers
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    total = tl.zeros([BLOCK_N, BLOCK_M] if WEIGHT_FIRST else [BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, inner, BLOCK_K):
         left = inner - start
         a = tl.load(a_start + start, mask=k[None, :] < left, other=0.0)
         b = tl.load(b_start + (b_place + start), mask=k[None, :] < left, other=0.0)
-        total = tl.dot(a, tl.trans(b), total)
+        total = tl.dot(b, tl.trans(a), total) if WEIGHT_FIRST else tl.dot(a, tl.trans(b), total)
 
+    total = tl.trans(total) if WEIGHT_FIRST else total  # [BLOCK_M, BLOCK_N]
     column = tile * WIDTH + tl.arange(0, WIDTH)
     if GATED:
-        gate, up = tl.split(tl.reshape(total, [BLOCK_M, WIDTH, 2]))
+        gate, up = gate_and_up(total, BLOCK_M, WIDTH)
         result, out_row = activated(gate, up, limit, ACTIVATION, LIMITED=True), place
     else:
         result, out_row = total * tl.load(weights_ptr + pair)[:, None], pair

@@ -29,8 +29,9 @@ SUM_BLOCK = 1024
 @dataclass(frozen=True)
 class Tile:
     """What a program of the grouped products computes, where an expert has at most `rows` tokens on average: `block_m`
-    tokens by `block_n` rows of its weights (twice as many in FP8, as two halves), `block_k` at a time. Programs that
-    run at the same time cover `group` blocks of tokens, which share weights in the L2 cache."""
+    tokens by `block_n` rows of its weights (twice as many in FP8, as two halves), `block_k` at a time. `weight_first`,
+    not in FP8: the weights are the left side of the product, whose rows the matrix units take 64 at a time. Programs
+    that run at the same time cover `group` blocks of tokens, which share weights in the L2 cache."""
 
     rows: int
     block_m: int
@@ -38,6 +39,7 @@ class Tile:
     block_k: int
     num_warps: int
     num_stages: int
+    weight_first: bool = False
     group: int = 8
 
 
@@ -56,7 +58,7 @@ _PLAIN_LARGE = (
 )
 # Measured on an H200 with tests/gpu/bench/tune_moe.py; the tables of other architectures are by what fits.
 _PLAIN_HOPPER = (
-    Tile(12, 16, 64, 128, 4, 4),
+    Tile(12, 16, 128, 128, 4, 4, True),
     Tile(28, 32, 128, 64, 4, 5),
     Tile(80, 64, 128, 64, 4, 4),
     Tile(_ANY, 128, 256, 64, 8, 3),
@@ -164,7 +166,7 @@ def plain_product(dtype: str, tile: Tile, activation: str) -> Variant:
         "fused_moe",
         f"{_PRODUCTS}:plain_product_kernel",
         (wide, wide, "*i32", "*i32", "*fp32", wide, "i32", "i32", "i32", "fp32"),
-        _constants(tile, activation),
+        {**_constants(tile, activation), "WEIGHT_FIRST": tile.weight_first},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
