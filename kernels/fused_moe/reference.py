@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from kernels.fp8_linear.reference import dequantise
+from kernels.fused_moe import Sorted
 from kernels.gated_activation.reference import gated_activation
 
 
@@ -20,6 +23,7 @@ def fused_moe(
     down_scale: Tensor | None = None,
     activation: str = "silu",
     limit: float | None = None,
+    by_expert: Sorted | None = None,
 ) -> Tensor:
     """sum over k of weights[t, k] * down(act(gate(x)) * up(x)) by expert expert_ids[t, k]: [T, H] in the dtype of `x`.
 
@@ -30,6 +34,7 @@ def fused_moe(
         gate_up_scale, down_scale: [E, ceil(2 * N / 128), ceil(H / 128)] and [E, ceil(H / 128), ceil(N / 128)] float32,
             as in `fp8_linear`. With FP8, N is a multiple of 128 or the two halves' blocks would share a scale.
         activation, limit: as in `gated_activation`.
+        by_expert: what `moe_routing` gave beside the ids, for backends that go by expert.
     """
     out = torch.zeros_like(x, dtype=torch.float32)
     for expert in expert_ids.unique().tolist():
@@ -39,6 +44,19 @@ def fused_moe(
         result = linear(gated_activation(linear(x[tokens], first), activation, limit), second)
         out.index_add_(0, tokens, result.float() * weights[tokens, choice, None])
     return out.to(x.dtype)
+
+
+def sort(expert_ids: Tensor, num_experts: int, block_m: int) -> Sorted:
+    """`Sorted` of `expert_ids` [T, k], with no more blocks than there are."""
+    ids = expert_ids.flatten()
+    order = ids.sort(stable=True).indices.to(torch.int32)
+    ends = ids.bincount(minlength=num_experts).cumsum(0).tolist()
+    blocks = [
+        [expert, first, min(first + block_m, end), 0]
+        for expert, (start, end) in enumerate(pairwise([0, *ends]))
+        for first in range(start, end, block_m)
+    ]
+    return Sorted(order, torch.tensor([[len(blocks), 0, 0, 0], *blocks], dtype=torch.int32, device=ids.device))
 
 
 def _weight(weight: Tensor, scale: Tensor | None, expert: int, dtype: torch.dtype) -> Tensor:

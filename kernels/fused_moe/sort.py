@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import torch
 import triton
@@ -12,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.dependent_launch import wait_for_previous
-from kernels.fused_moe import variants
+from kernels.fused_moe import Sorted, variants
 from kernels.launch import cdiv, launch
 
 _count = functools.cache(variants.count)
@@ -20,34 +19,24 @@ _place = functools.cache(variants.place)
 _PIECE = tl.constexpr(8192)  # comparisons at a time
 
 
-class Sorted(NamedTuple):
-    """Pairs [T * k] by expert, cut into blocks of at most `block_m` pairs of one expert.
-
-    `order` [T * k] int32 holds the pair (token * k + choice) at each place. `blocks` [1 + most, 4] int32 holds the
-    number of blocks, and from row 1 on each block's expert, first place and end; further rows are unwritten.
-    """
-
-    order: Tensor
-    blocks: Tensor
-
-    @property
-    def most(self) -> int:
-        return self.blocks.shape[0] - 1
-
-
 def sort_by_expert(expert_ids: Tensor, num_experts: int, block_m: int) -> Sorted:
     """`expert_ids` [T, k] int32, contiguous. No size depends on the ids, so that a CUDA graph can hold it."""
     pairs = expert_ids.numel()
-    most = variants.most_blocks(pairs, num_experts, block_m)
-    order = torch.empty(pairs, dtype=torch.int32, device=expert_ids.device)
-    blocks = torch.empty(1 + most, 4, dtype=torch.int32, device=expert_ids.device)
+    order, blocks = by_expert = room(pairs, num_experts, block_m, expert_ids.device)
     block, chunks = variants.block_of(num_experts), cdiv(pairs, variants.CHUNK)
     counts = order
     if counted := pairs > variants.COUNTED_FROM:
         counts = torch.empty(chunks, block, dtype=torch.int32, device=expert_ids.device)
         launch(count_kernel, _count(block), (chunks,), expert_ids, counts, pairs)
     launch(place_kernel, _place(block, counted), (chunks,), expert_ids, counts, order, blocks, pairs, block_m)
-    return Sorted(order, blocks)
+    return by_expert
+
+
+def room(pairs: int, num_experts: int, block_m: int, device: torch.device) -> Sorted:
+    """For what sorting writes."""
+    most = variants.most_blocks(pairs, num_experts, block_m)
+    order = torch.empty(pairs, dtype=torch.int32, device=device)
+    return Sorted(order, torch.empty(1 + most, 4, dtype=torch.int32, device=device))
 
 
 @triton.jit(do_not_specialize=["pairs"])

@@ -19,9 +19,9 @@ from kernels.dependent_launch import wait_for_previous
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.triton import quantise
 from kernels.fp8_linear.variants import activation_mode, has_fp8
-from kernels.fused_moe import variants
+from kernels.fused_moe import Sorted, variants
 from kernels.fused_moe.products import fp8_product_kernel, plain_product_kernel
-from kernels.fused_moe.sort import Sorted, sort_by_expert
+from kernels.fused_moe.sort import sort_by_expert
 from kernels.fused_moe.variants import Tile
 from kernels.launch import architecture, cdiv, launch
 
@@ -40,6 +40,7 @@ def fused_moe(
     down_scale: Tensor | None = None,
     activation: str = "silu",
     limit: float | None = None,
+    by_expert: Sorted | None = None,
 ) -> Tensor:
     """As `reference.fused_moe`, for bfloat16 and float16, with H and N multiples of 16 (in FP8, N of 128).
 
@@ -54,8 +55,10 @@ def fused_moe(
     assert size % (variants.UNIT if gate_up_scale is None else GROUP) == 0, f"experts of size {size}"
     assert gate_up.stride(0) < 1 << 31, "an expert of 2^31 weights"
     tile = variants.tile_of(architecture(), gate_up_scale is not None, tokens * top_k, num_experts)
-    products = Products(sort_by_expert(expert_ids, num_experts, tile.block_m), weights, tile,
-                        torch.inf if limit is None else limit)  # fmt: skip
+    if by_expert is None:
+        by_expert = sort_by_expert(expert_ids, num_experts, tile.block_m)
+    assert by_expert.most == variants.most_blocks(tokens * top_k, num_experts, tile.block_m), "sorted for another tile"
+    products = Products(by_expert, weights, tile, torch.inf if limit is None else limit)
     rows = out if top_k == 1 else x.new_empty(tokens * top_k, hidden)
     if gate_up_scale is None:
         products.plain(x, gate_up, down, rows, activation)

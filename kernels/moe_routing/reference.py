@@ -6,14 +6,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from kernels.moe_routing import Routing
+from kernels.moe_routing import Routed, Routing
 
 
 def moe_routing(
-    logits: Tensor, routing: Routing, bias: Tensor | None = None, chosen: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+    logits: Tensor,
+    routing: Routing,
+    bias: Tensor | None = None,
+    chosen: Tensor | None = None,
+    fp8_experts: bool | None = None,
+) -> Routed:
     """`logits` [T, E] (any float) and `bias` [E] float32 -> weights [T, k] float32, expert ids [T, k] int32. Where the
-    ids are `chosen` already, [T, k], only their weights are left to find.
+    ids are `chosen` already, [T, k], only their weights are left to find. A backend may sort the ids for a `fused_moe`
+    of experts in FP8 or not (`fp8_experts`); None: they are not for one.
 
     Best first; among equals the lower id. A group's score is the sum of its two best with a bias (DeepSeek V3), else
     its best (DeepSeek V2). Experts of other groups cannot be chosen, whatever their score.
@@ -30,7 +35,7 @@ def moe_routing(
     weights = scores.gather(-1, ids)
     if routing.renormalise:
         weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-20)
-    return weights * routing.scale, ids.to(torch.int32)
+    return Routed(weights * routing.scale, ids.to(torch.int32))
 
 
 def _best(scores: Tensor, routing: Routing, bias: Tensor | None) -> Tensor:

@@ -13,13 +13,11 @@ from torch import Tensor
 
 from kernels.dependent_launch import wait_for_previous
 from kernels.launch import cdiv, launch
-from kernels.moe_routing import Routing, variants
+from kernels.moe_routing import Routed, Routing, variants
 from kernels.variants import Variant
 
 
-def route_by_softplus(
-    logits: Tensor, routing: Routing, bias: Tensor | None, chosen: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def route_by_softplus(logits: Tensor, routing: Routing, bias: Tensor | None, chosen: Tensor | None) -> Routed:
     """As `triton.moe_routing`; `chosen` [T, k] are int64."""
     assert not routing.grouped, "groups of experts"
     tokens, experts = logits.shape
@@ -33,7 +31,7 @@ def route_by_softplus(
             weights, ids, tokens, experts, routing.top_k, int(bias is not None), int(routing.renormalise),
             routing.scale,
         )  # fmt: skip
-    return weights, ids
+    return Routed(weights, ids)
 
 
 @functools.cache

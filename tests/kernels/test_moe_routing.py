@@ -22,7 +22,7 @@ def test_triton_agrees_with_the_reference(case):
 
 @pytest.mark.parametrize("function", [triton.moe_routing, reference.moe_routing])
 def test_the_lower_id_wins_among_equals(function):
-    weights, ids = function(torch.zeros(3, 64), Routing(4))
+    weights, ids, _ = function(torch.zeros(3, 64), Routing(4))
     assert ids.tolist() == [[0, 1, 2, 3]] * 3
     assert torch.allclose(weights, torch.full((3, 4), 0.25))
 
@@ -32,7 +32,9 @@ def test_no_group_and_one_group_both_choose_from_all_experts(groups):
     """MiniMax-M2 has `n_group` 0 or none: its routing must not divide by a number of groups."""
     logits = torch.randn(17, 256, generator=torch.Generator().manual_seed(1))
     routing = Routing(8, "sigmoid", num_groups=groups, top_groups=groups)
-    (weights, ids), (expected, expected_ids) = (f(logits, routing) for f in (triton.moe_routing, reference.moe_routing))
+    (weights, ids, _), (expected, expected_ids, _) = (
+        f(logits, routing) for f in (triton.moe_routing, reference.moe_routing)
+    )
     assert ids.equal(expected_ids)
     assert error(weights, expected) <= 1e-6
 
@@ -40,13 +42,13 @@ def test_no_group_and_one_group_both_choose_from_all_experts(groups):
 def test_a_token_of_nan_still_goes_to_experts_that_exist():
     logits = torch.full((2, 8), torch.nan)
     logits[1, 5] = 1.0
-    _, ids = triton.moe_routing(logits, Routing(2))
+    _, ids, _ = triton.moe_routing(logits, Routing(2))
     assert ((ids >= 0) & (ids < 8)).all()
     assert ids[1, 0] == 5
 
 
 def test_no_tokens_are_routed_to_nothing():
-    weights, ids = triton.moe_routing(torch.empty(0, 8), Routing(2))
+    weights, ids, _ = triton.moe_routing(torch.empty(0, 8), Routing(2))
     assert weights.shape == ids.shape == (0, 2)
 
 
@@ -87,7 +89,7 @@ def test_the_root_of_softplus_and_experts_chosen_before():
         else:
             bias = router.e_score_correction_bias.normal_()
             _, expected, ids = router(x[None])
-        weights, found = reference.moe_routing(x @ router.weight.T, routing, bias, chosen)
+        weights, found, _ = reference.moe_routing(x @ router.weight.T, routing, bias, chosen)
         order, wanted = found.argsort(-1), ids.argsort(-1)
         assert found.gather(1, order).tolist() == ids.gather(1, wanted).tolist()
         torch.testing.assert_close(weights.gather(1, order), expected.gather(1, wanted), atol=1e-6, rtol=1e-5)

@@ -47,20 +47,20 @@ class SparseMoE:
         """[T, hidden] -> [T, hidden]. Where tokens have experts of their own, their ids [T] are given."""
         kernels, routing = self._kernels, self._experts.routing
         logits = kernels.linear(x.to(self.router.dtype), self.router)
-        if self.table is None:
-            weights, expert_ids = kernels.moe_routing(logits, routing, self.selection_bias)
-        else:
-            weights, expert_ids = kernels.moe_routing(logits, routing, None, self.table[token_ids])
+        chosen = None if self.table is None else self.table[token_ids]
+        fp8 = self.gate_up.scale is not None
+        routed = kernels.moe_routing(logits, routing, self.selection_bias, chosen, fp8)
         out: Tensor = kernels.fused_moe(
             x,
-            weights,
-            expert_ids,
+            routed.weights,
+            routed.expert_ids,
             self.gate_up.values,
             self.down.values,
             self.gate_up.scale,
             self.down.scale,
             self._activation,
             self._experts.limit,
+            routed.by_expert,
         )
         if self.shared is None:
             return out
