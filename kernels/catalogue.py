@@ -415,6 +415,7 @@ FUSED_MOE = Op(
                 Condition("hidden_size", multiple_of=16),
                 Condition("moe_intermediate_size", multiple_of=16),
                 Condition("fp8_expert_size", multiple_of=128),  # or gate and up would share scales
+                Condition("mxfp4_expert_sizes", multiple_of=32),
                 Condition("fp8_blocks", one_of=(None, (128, 128)), says="supports only scales of 128 x 128 blocks"),
                 Condition("num_experts", at_most=512),
                 Condition("experts_per_token", at_most=16),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -84,6 +85,7 @@ class Context:
     conv_width: int = 0  # tokens that the convolution before such a layer sees
     activation: str = "silu"  # or "gelu", "gelu_tanh"
     fp8_blocks: tuple[int, int] | None = None  # rows and columns that share a weight scale, in a block-scaled FP8 model
+    mxfp4_experts: bool = False  # which are kept in four bits
     quantization: str = ""  # the method, where weights are quantised in any other way
     num_experts: int = 0  # 0: no mixture of experts
     experts_per_token: int = 0
@@ -117,7 +119,16 @@ class Context:
     @property
     def fp8_expert_size(self) -> int:
         """The intermediate size of experts in block-scaled FP8; 0 where there are none."""
-        return self.moe_intermediate_size if self.fp8_blocks is not None else 0
+        return self.moe_intermediate_size if self.fp8_experts else 0
+
+    @property
+    def fp8_experts(self) -> bool:
+        return self.fp8_blocks is not None and not self.mxfp4_experts
+
+    @property
+    def mxfp4_expert_sizes(self) -> int:
+        """What divides the widths of experts in MXFP4; 0 where there are none."""
+        return math.gcd(self.hidden_size, self.moe_intermediate_size) if self.mxfp4_experts else 0
 
     @property
     def cache_dtype(self) -> str:

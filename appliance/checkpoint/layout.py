@@ -51,17 +51,16 @@ def is_ignored(config: ModelConfig, name: str) -> bool:
 
 def weight_bytes(config: ModelConfig, item_bytes: int, *, keep_fp8: bool) -> int:
     """What the weights take, with `item_bytes` for each number in the model's own dtype. Without `keep_fp8`,
-    block-scaled weights are multiplied out to that dtype when they are loaded; those in MXFP4 always are."""
+    block-scaled weights, and those in MXFP4, are multiplied out to that dtype when they are loaded."""
 
     def size(tensors: Iterator[tuple[str, Expected]]) -> int:
         total = 0
         for name, tensor in tensors:
             in_fp8 = keep_fp8 and not tensor.expanded
             if in_fp8 or not is_scale(name):
-                kept = {FP8: 1 if in_fp8 else item_bytes, FP4: 2 * item_bytes, "float32": 4, "int64": 8}.get(
-                    tensor.dtype, item_bytes
-                )
-                total += math.prod(tensor.shape) * kept
+                quantised = {FP8: 1, FP4: 1, E8M0: 1} if in_fp8 else {FP8: item_bytes, FP4: 2 * item_bytes}
+                each = (quantised | {"float32": 4, "int64": 8}).get(tensor.dtype, item_bytes)
+                total += math.prod(tensor.shape) * each
         return total
 
     family = _family(config)
@@ -173,8 +172,8 @@ def _tensors(config: ModelConfig, product: tuple[Projection, ...]) -> Iterator[t
     for name, rows, columns, bias, expanded, _, cut in product:
         fp8 = config.fp8 if config.fp8 is not None and config.fp8.covers(name) else None
         if fp8 is not None and fp8.in_fp4(name):
-            yield f"{name}.weight", Expected((rows, columns // 2), FP4, True, cut)
-            yield f"{name}{fp8.scale}", Expected((rows, columns // MX_BLOCK), E8M0, True, cut)
+            yield f"{name}.weight", Expected((rows, columns // 2), FP4, expanded, cut)
+            yield f"{name}{fp8.scale}", Expected((rows, columns // MX_BLOCK), E8M0, expanded, cut)
         else:
             yield f"{name}.weight", Expected((rows, columns), "" if fp8 is None else FP8, expanded, cut)
             if fp8 is not None:

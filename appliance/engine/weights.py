@@ -14,6 +14,7 @@ from appliance.checkpoint.quantization import BLOCK, MX_BLOCK, is_scale, scale_o
 from appliance.checkpoint.safetensors import TensorEntry, TensorIndex
 from appliance.checkpoint.sharding import Shard, Shards
 from appliance.engine.readers import PART_BYTES, Part, read_parts
+from kernels.float4 import unpacked
 
 TORCH_DTYPES = {
     "F32": torch.float32,
@@ -30,8 +31,6 @@ TORCH_DTYPES = {
 
 QUANTISED = ("F8_E4M3", "I8", "U8")
 FP4_SCALES = torch.float8_e8m0fnu  # in which nothing else is kept
-# What the codes of MXFP4 stand for (OCP MX specification 1.0, section 5.3.3).
-FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 # So many times its bytes a tensor in MXFP4 takes while it is unpacked.
 FP4_UNPACKING = 32
@@ -68,8 +67,8 @@ def load_weights(
     parts: list[Part] = []
     for name, entry in wanted:
         shard = shards.get(name) if shards else None
-        in_fp4 = _check(name, entry, destinations, shard)
-        parts += _parts(name, entry, destinations[name], shard, in_fp4)
+        unpacks = _check(name, entry, destinations, shard)
+        parts += _parts(name, entry, destinations[name], shard, unpacks)
     total, read = sum(entry.end - entry.begin for _, entry in wanted), sum(part.end - part.begin for part in parts)
     done = reported = 0
 
@@ -86,7 +85,7 @@ def load_weights(
 
 
 def _check(name: str, entry: TensorEntry, destinations: Mapping[str, Tensor], shard: Shard | None) -> bool:
-    """Whether it is in MXFP4. Raises ValueError where it does not fit its destination."""
+    """Whether it is in MXFP4 and its destination is not. Raises ValueError where it does not fit there."""
     destination = destinations[name]
     scale = scale_of(name, destinations)
     if (entry.dtype in QUANTISED) != (scale is not None):
@@ -94,20 +93,23 @@ def _check(name: str, entry: TensorEntry, destinations: Mapping[str, Tensor], sh
     in_fp4 = scale is not None and destinations[scale].dtype == FP4_SCALES
     if in_fp4 != (entry.dtype in QUANTISED[1:]):
         raise ValueError(f"{name} is {entry.dtype}, which contradicts the format of experts in the config")
+    unpacks = in_fp4 and destination.dtype != torch.uint8
     shape = tuple(destination.shape) if shard is None else shard.shape
-    if in_fp4 and shard is None:
+    if unpacks and shard is None:
         shape = (shape[0], shape[1] // 2)
     of_one = not destination.shape and math.prod(entry.shape) == 1  # one number, however it is stored
     if tuple(entry.shape) != shape and not of_one:
         raise ValueError(f"{name} has the shape {list(entry.shape)}; the config requires {list(shape)}")
     if entry.dtype not in TORCH_DTYPES:
         raise ValueError(f"{name} is {entry.dtype}, which the native engine does not support")
-    return in_fp4
+    return unpacks
 
 
-def _parts(name: str, entry: TensorEntry, destination: Tensor, shard: Shard | None, in_fp4: bool) -> Iterator[Part]:
+def _parts(name: str, entry: TensorEntry, destination: Tensor, shard: Shard | None, unpacks: bool) -> Iterator[Part]:
     """Of one tensor: those of its rows that are wanted, and of these all columns."""
     shape, dtype = tuple(entry.shape) or (1,), TORCH_DTYPES[entry.dtype]
+    if destination.dtype == torch.uint8:
+        dtype = torch.uint8  # two numbers of four bits, stored as either kind of byte
     row_bytes = math.prod(shape[1:]) * dtype.itemsize
     if not destination.shape:
         destination = destination.view(shape)
@@ -117,7 +119,7 @@ def _parts(name: str, entry: TensorEntry, destination: Tensor, shard: Shard | No
         ranges = shard.ranges
     elif shard is not None:
         columns = shard
-    as_it_is = dtype == destination.dtype and columns is None and not in_fp4
+    as_it_is = dtype == destination.dtype and columns is None and not unpacks
     start = 0
     for rows in ranges:
         place = destination.narrow(0, start, len(rows))
@@ -129,10 +131,10 @@ def _parts(name: str, entry: TensorEntry, destination: Tensor, shard: Shard | No
                 upto = min(at + PART_BYTES, end)
                 yield Part(name, entry.file, at, upto, room=room[at - begin : upto - begin])
             continue
-        taken = row_bytes * (FP4_UNPACKING if in_fp4 else 1)
+        taken = row_bytes * (FP4_UNPACKING if unpacks else 1)
         for some in place.split(max(PART_BYTES // max(taken, 1), 1)):
             size = len(some) * row_bytes
-            convert = functools.partial(_convert, some, dtype, (len(some), *shape[1:]), columns, in_fp4)
+            convert = functools.partial(_convert, some, dtype, (len(some), *shape[1:]), columns, unpacks)
             yield Part(name, entry.file, begin, begin + size, take=convert)
             begin += size
     if start < len(destination):
@@ -140,7 +142,7 @@ def _parts(name: str, entry: TensorEntry, destination: Tensor, shard: Shard | No
 
 
 def _convert(
-    place: Tensor, dtype: torch.dtype, shape: tuple[int, ...], columns: Shard | None, in_fp4: bool, stored: Tensor
+    place: Tensor, dtype: torch.dtype, shape: tuple[int, ...], columns: Shard | None, unpacks: bool, stored: Tensor
 ) -> None:
     """Fill `place` from the bytes of some rows."""
     rows = stored.view(dtype).view(shape)
@@ -148,8 +150,8 @@ def _convert(
     if columns is not None:
         taken = [rows.narrow(columns.dim, part.start, len(part)) for part in columns.ranges]
     dim = 0 if columns is None else columns.dim
-    if in_fp4:
-        place.copy_(_unpacked(torch.cat(taken, dim)))
+    if unpacks:
+        place.copy_(unpacked(torch.cat(taken, dim)))
         return
     start = 0
     for part in taken:
@@ -159,18 +161,11 @@ def _convert(
     place.narrow(dim, start, place.shape[dim] - start).zero_()
 
 
-def _unpacked(codes: Tensor) -> Tensor:
-    """Two numbers a byte, the first in its lower half: [rows, columns / 2] -> [rows, columns] float32, not scaled."""
-    bits = codes.view(torch.uint8).int()
-    values = torch.tensor(FP4_VALUES, device=codes.device)
-    return values[torch.stack((bits & 15, bits >> 4), dim=-1).flatten(-2)]
-
-
 def _multiply_out(destinations: Mapping[str, Tensor]) -> None:
-    """Multiply the scales into quantised weights that were not kept in FP8."""
+    """Multiply the scales into quantised weights that were not kept so."""
     for name, scale in destinations.items():
         weight = destinations[weight_of(name)] if is_scale(name) else None
-        if weight is None or weight.dtype == torch.float8_e4m3fn:
+        if weight is None or weight.dtype in (torch.float8_e4m3fn, torch.uint8):
             continue
         if scale.dtype == FP4_SCALES:
             weight.unflatten(1, (-1, MX_BLOCK)).mul_(scale.float().unsqueeze(-1))

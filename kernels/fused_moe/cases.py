@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels.cases import TOLERANCES, Case, randn
 from kernels.context import Context
+from kernels.float4 import GROUP as GROUP_OF_FOUR
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.cases import ROUNDED_TOLERANCE, blocks
 from kernels.fp8_linear.variants import has_fp8
@@ -28,13 +29,16 @@ class Shape(NamedTuple):
 def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     if model is not None and not model.num_experts:
         return
-    formats = (False,) if model is not None and model.fp8_blocks is None else (False, True)
+    formats = (False,) if model is not None and not model.fp8_experts else (False, True)
     for dtype in variants.DTYPES if model is None else (model.dtype,):
         for fp8 in formats:
             for activation in ACTIVATIONS if model is None else (model.activation,):
                 for shape in _shapes(arch, fp8, model):
                     limit = 0.5 if activation == "silu" and shape.tokens % 2 else None
                     yield _case(arch, shape, getattr(torch, dtype), fp8, activation, limit)
+        if model is None or model.mxfp4_experts:
+            for activation in ACTIVATIONS if model is None else (model.activation,):
+                yield from (_mxfp4(shape, getattr(torch, dtype), activation) for shape in _mxfp4_shapes(model))
         for shape in _many_experts(model):
             yield _case(arch, shape, getattr(torch, dtype), False, ACTIVATIONS[0] if model is None else
                         model.activation, None)  # fmt: skip
@@ -51,6 +55,39 @@ def _shapes(arch: int, fp8: bool, model: Context | None) -> Iterator[Shape]:
         least = tile.rows
     if fp8:  # the largest tile once more, with two groups of what the second product multiplies, each with its scales
         yield Shape(tokens + tokens % 2, top_k, experts, hidden, 2 * size)
+
+
+def _mxfp4_shapes(model: Context | None) -> Iterator[Shape]:
+    """One for every tile; neither size is a multiple of what a tile takes."""
+    experts, top_k = (3, 2) if model is None else (model.num_experts, model.experts_per_token)
+    least = 0
+    for tile in variants.MXFP4:
+        tokens = (least + min(tile.rows, least + 32)) // 2 * experts // top_k + 1
+        yield Shape(tokens, top_k, experts, 160, 96)
+        least = tile.rows
+
+
+def _mxfp4(shape: Shape, dtype: torch.dtype, activation: str) -> Case:
+    limit = 0.5 if activation == "silu" and shape.tokens % 2 else None
+
+    def run(fused_moe: Callable[..., Any], device: torch.device) -> list[Tensor]:
+        tokens, top_k, experts, hidden, size = shape
+        x = randn((tokens, hidden), dtype, device, seed=1)
+        weights, ids = randn((tokens, experts), torch.float32, device, seed=2).softmax(-1).topk(top_k)
+        gate_up, gate_up_scale = _packed((experts, 2 * size, hidden), device, seed=3)
+        down, down_scale = _packed((experts, hidden, size), device, seed=4)
+        return [fused_moe(x, weights, ids.to(torch.int32), gate_up, down, gate_up_scale, down_scale, activation, limit)]
+
+    name = f"{shape.tokens} tokens, {shape.top_k} of {shape.experts} experts of {shape.hidden} x {shape.size}, {dtype}"
+    return Case(f"{name} MXFP4 {activation}" + (f" limit {limit}" if limit else ""), run, TOLERANCES[dtype])
+
+
+def _packed(shape: tuple[int, int, int], device: torch.device, seed: int) -> tuple[Tensor, Tensor]:
+    """Random codes, with scales from 2^-5 to 2^-2."""
+    order = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 256, (*shape[:2], shape[2] // 2), generator=order, dtype=torch.uint8)
+    scales = torch.randint(122, 126, (*shape[:2], shape[2] // GROUP_OF_FOUR), generator=order, dtype=torch.uint8)
+    return codes.to(device), scales.to(device).view(torch.float8_e8m0fnu)
 
 
 def _many_experts(model: Context | None) -> Iterator[Shape]:

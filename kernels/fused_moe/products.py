@@ -41,8 +41,8 @@ def plain_product_kernel(
     num_blocks = tl.load(blocks_ptr)
     if tl.program_id(0) >= num_blocks * tiles:
         return
-    block, tile = _grouped(tl.program_id(0), num_blocks, tiles, GROUP)
-    expert, place, inside, pair = _rows(blocks_ptr, order_ptr, block, BLOCK_M)
+    block, tile = block_and_tile(tl.program_id(0), num_blocks, tiles, GROUP)
+    expert, place, inside, pair = rows_of(blocks_ptr, order_ptr, block, BLOCK_M)
     row = pair // top_k if GATED else place
 
     if GATED:
@@ -108,8 +108,8 @@ def fp8_product_kernel(
     num_blocks = tl.load(blocks_ptr)
     if tl.program_id(0) >= num_blocks * tiles:
         return
-    block, tile = _grouped(tl.program_id(0), num_blocks, tiles, GROUP)
-    expert, place, inside, pair = _rows(blocks_ptr, order_ptr, block, BLOCK_M)
+    block, tile = block_and_tile(tl.program_id(0), num_blocks, tiles, GROUP)
+    expert, place, inside, pair = rows_of(blocks_ptr, order_ptr, block, BLOCK_M)
     row = (pair // top_k if GATED else place).to(tl.int64)
 
     # The two halves are gate and up of the same columns, or neighbouring columns.
@@ -152,7 +152,7 @@ def fp8_product_kernel(
 
 
 @triton.jit
-def _grouped(program, num_blocks, tiles, GROUP: tl.constexpr):
+def block_and_tile(program, num_blocks, tiles, GROUP: tl.constexpr):
     """The block of tokens and the tile of weights of a program: all tiles for GROUP blocks, then the next blocks."""
     group = program // (GROUP * tiles)
     first = group * GROUP
@@ -162,7 +162,7 @@ def _grouped(program, num_blocks, tiles, GROUP: tl.constexpr):
 
 
 @triton.jit
-def _rows(blocks_ptr, order_ptr, block, BLOCK_M: tl.constexpr):
+def rows_of(blocks_ptr, order_ptr, block, BLOCK_M: tl.constexpr):
     """A block's expert, and for each of its rows its place, whether there is one, and its pair. What lies outside is
     computed from the last row again, and not written."""
     entry = blocks_ptr + 4 * (1 + block)

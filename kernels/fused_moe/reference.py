@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from kernels.float4 import multiplied_out
 from kernels.fp8_linear.reference import dequantise
 from kernels.fused_moe import Sorted
 from kernels.gated_activation.reference import gated_activation
@@ -32,7 +33,9 @@ def fused_moe(
         weights, expert_ids: [T, k] float32 and int32, from `moe_routing`.
         gate_up: [E, 2 * N, H], gate first. down: [E, H, N]. In the dtype of `x`, or in float8_e4m3fn with
         gate_up_scale, down_scale: [E, ceil(2 * N / 128), ceil(H / 128)] and [E, ceil(H / 128), ceil(N / 128)] float32,
-            as in `fp8_linear`. With FP8, N is a multiple of 128 or the two halves' blocks would share a scale.
+            as in `fp8_linear`. With FP8, N is a multiple of 128 or the two halves' blocks would share a scale. Or in
+            MXFP4 (`kernels.float4`): bytes [E, 2 * N, H / 2] and [E, H, N / 2], scales [E, 2 * N, H / 32] and
+            [E, H, N / 32] float8_e8m0fnu.
         activation, limit: as in `gated_activation`.
         by_expert: what `moe_routing` gave beside the ids, for backends that go by expert.
     """
@@ -60,4 +63,8 @@ def sort(expert_ids: Tensor, num_experts: int, block_m: int) -> Sorted:
 
 
 def _weight(weight: Tensor, scale: Tensor | None, expert: int, dtype: torch.dtype) -> Tensor:
-    return weight[expert] if scale is None else dequantise(weight[expert], scale[expert], dtype)
+    if scale is None:
+        return weight[expert]
+    if weight.dtype == torch.uint8:
+        return multiplied_out(weight[expert], scale[expert], dtype)
+    return dequantise(weight[expert], scale[expert], dtype)

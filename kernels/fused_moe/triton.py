@@ -15,11 +15,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels import float4
 from kernels.dependent_launch import wait_for_previous
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.triton import quantise
 from kernels.fp8_linear.variants import activation_mode, has_fp8
 from kernels.fused_moe import Sorted, variants
+from kernels.fused_moe.mxfp4 import mxfp4_product_kernel
 from kernels.fused_moe.products import fp8_product_kernel, plain_product_kernel
 from kernels.fused_moe.sort import sort_by_expert
 from kernels.fused_moe.variants import Tile
@@ -27,6 +29,7 @@ from kernels.launch import architecture, cdiv, launch
 
 _plain_variant = functools.cache(variants.plain_product)
 _fp8_variant = functools.cache(variants.fp8_product)
+_mxfp4_variant = functools.cache(variants.mxfp4_product)
 _sum_variant = functools.cache(variants.sum_of)
 
 
@@ -42,19 +45,25 @@ def fused_moe(
     limit: float | None = None,
     by_expert: Sorted | None = None,
 ) -> Tensor:
-    """As `reference.fused_moe`, for bfloat16 and float16, with H and N multiples of 16 (in FP8, N of 128).
+    """As `reference.fused_moe`, for bfloat16 and float16, with H and N multiples of 16 (in FP8, N of 128; in
+    MXFP4, both of 32).
 
     All tensors are contiguous. With weights in FP8 the activations of both products are rounded to FP8 from sm_89 on.
     """
     (tokens, hidden), top_k = x.shape, expert_ids.shape[1]
-    num_experts, _, size = down.shape
+    num_experts, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty_like(x)
     if not tokens:
         return out
-    assert hidden % variants.UNIT == 0, f"a hidden size of {hidden}"
-    assert size % (variants.UNIT if gate_up_scale is None else GROUP) == 0, f"experts of size {size}"
+    in_fp4 = gate_up.dtype == torch.uint8
+    unit = float4.GROUP if in_fp4 else variants.UNIT
+    assert hidden % unit == 0, f"a hidden size of {hidden}"
+    assert size % (unit if in_fp4 or gate_up_scale is None else GROUP) == 0, f"experts of size {size}"
     assert gate_up.stride(0) < 1 << 31, "an expert of 2^31 weights"
-    tile = variants.tile_of(architecture(), gate_up_scale is not None, tokens * top_k, num_experts)
+    if in_fp4:
+        tile = variants.mxfp4_tile_of(tokens * top_k, num_experts)
+    else:
+        tile = variants.tile_of(architecture(), gate_up_scale is not None, tokens * top_k, num_experts)
     if by_expert is None:
         by_expert = sort_by_expert(expert_ids, num_experts, tile.block_m)
     assert by_expert.most == variants.most_blocks(tokens * top_k, num_experts, tile.block_m), "sorted for another tile"
@@ -62,6 +71,9 @@ def fused_moe(
     rows = out if top_k == 1 else x.new_empty(tokens * top_k, hidden)
     if gate_up_scale is None:
         products.plain(x, gate_up, down, rows, activation)
+    elif in_fp4:
+        assert down_scale is not None
+        products.mxfp4(x, gate_up, gate_up_scale, down, down_scale, rows, activation)
     else:
         assert down_scale is not None
         products.fp8(x, gate_up, gate_up_scale, down, down_scale, rows, activation)
@@ -105,6 +117,29 @@ class Products(NamedTuple):
             x_scale = inner_scale = self.weights  # not read
         self.fp8_product(x, x_scale, gate_up, gate_up_scale, inner, inner_scale, _name(out), activation)
         self.fp8_product(inner, inner_scale, down, down_scale, out, self.weights, _name(out), "")
+
+    def mxfp4(
+        self,
+        x: Tensor,
+        gate_up: Tensor,
+        gate_up_scale: Tensor,
+        down: Tensor,
+        down_scale: Tensor,
+        out: Tensor,
+        activation: str,
+    ) -> None:
+        """As `plain`."""
+        inner = x.new_empty(out.shape[0], gate_up.shape[1] // 2)
+        for a, b, scale, to, kind in (
+            (x, gate_up, gate_up_scale, inner, activation),
+            (inner, down, down_scale, out, ""),
+        ):
+            launch(
+                mxfp4_product_kernel, _mxfp4_variant(_name(x), self.tile, kind),
+                (self.pairs.most * cdiv(b.shape[1], self.tile.block_n),),
+                a, b, scale.view(torch.uint8), *self.pairs, self.weights, to,
+                to.shape[1] // variants.UNIT, a.shape[1] // float4.GROUP, self.weights.shape[1], self.limit,
+            )  # fmt: skip
 
     def plain_product(self, a: Tensor, b: Tensor, out: Tensor, activation: str) -> None:
         """The first product with its activation, the second with ""."""

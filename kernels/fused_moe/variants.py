@@ -94,6 +94,14 @@ _FP8_HOPPER = (
 FP8: dict[int, tuple[Tile, ...]] = {80: _FP8_BYTES, 86: _FP8_BYTES, 89: _FP8_SMALL, 90: _FP8_HOPPER, 100: _FP8_LARGE,
                                     103: _FP8_LARGE, 120: _FP8_SMALL, 121: _FP8_SMALL}  # fmt: skip
 
+# Of weights in MXFP4, on every architecture. Not measured yet but on sm_90.
+MXFP4 = (
+    Tile(12, 16, 64, 128, 4, 3),
+    Tile(28, 32, 64, 128, 4, 3),
+    Tile(80, 64, 128, 64, 8, 3),
+    Tile(_ANY, 128, 128, 64, 8, 3),
+)
+
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     if model is not None and not model.num_experts:
@@ -102,7 +110,7 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     experts = EXPERT_BLOCKS if model is None else (block_of(model.num_experts),)
     activations = ACTIVATIONS if model is None else (model.activation,)
     # A model in FP8 may keep some of its layers unquantised.
-    formats = (False,) if model is not None and model.fp8_blocks is None else (False, True)
+    formats = (False,) if model is not None and not model.fp8_experts else (False, True)
     for block in experts:
         yield count(block)
         yield from (place(block, counted) for counted in (False, True))
@@ -113,6 +121,9 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
                     yield (
                         fp8_product(arch, dtype, tile, activation) if fp8 else plain_product(dtype, tile, activation)
                     )
+        if model is None or model.mxfp4_experts:
+            for tile in MXFP4:
+                yield from (mxfp4_product(dtype, tile, activation) for activation in (*activations, ""))
         if True in formats and has_fp8(arch):
             # FP8 linear's own kernel rounds what the first product multiplies: a cast holds it once, as that op's.
             yield rounding(dtype)
@@ -132,6 +143,10 @@ def places_of(top_k: int) -> int:
 
 def tile_of(arch: int, fp8: bool, pairs: int, num_experts: int) -> Tile:
     return next(tile for tile in (FP8 if fp8 else PLAIN)[arch] if pairs <= tile.rows * num_experts)
+
+
+def mxfp4_tile_of(pairs: int, num_experts: int) -> Tile:
+    return next(tile for tile in MXFP4 if pairs <= tile.rows * num_experts)
 
 
 def most_blocks(pairs: int, num_experts: int, block_m: int) -> int:
@@ -167,6 +182,19 @@ def plain_product(dtype: str, tile: Tile, activation: str) -> Variant:
         f"{_PRODUCTS}:plain_product_kernel",
         (wide, wide, "*i32", "*i32", "*fp32", wide, "i32", "i32", "i32", "fp32"),
         {**_constants(tile, activation), "WEIGHT_FIRST": tile.weight_first},
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+
+
+def mxfp4_product(dtype: str, tile: Tile, activation: str) -> Variant:
+    """As `plain_product`."""
+    wide = f"*{TRITON_TYPES[dtype]}"
+    return variant(
+        "fused_moe",
+        "kernels.fused_moe.mxfp4:mxfp4_product_kernel",
+        (wide, "*u8", "*u8", "*i32", "*i32", "*fp32", wide, "i32", "i32", "i32", "fp32"),
+        _constants(tile, activation),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

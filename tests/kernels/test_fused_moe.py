@@ -111,12 +111,14 @@ def test_the_cases_launch_every_variant(arch):
     assert launched == set(variants.variants(arch))
 
 
-@pytest.mark.parametrize("fp8_blocks", [None, (128, 128)])
-def test_a_model_launches_only_what_is_declared_for_it(fp8_blocks):
-    model = Context("cuda", dtype="bfloat16", num_experts=16, experts_per_token=4, fp8_blocks=fp8_blocks)
+@pytest.mark.parametrize(("fp8_blocks", "mxfp4"), [(None, False), ((128, 128), False), ((128, 128), True)])
+def test_a_model_launches_only_what_is_declared_for_it(fp8_blocks, mxfp4):
+    model = Context(
+        "cuda", dtype="bfloat16", num_experts=16, experts_per_token=4, fp8_blocks=fp8_blocks, mxfp4_experts=mxfp4
+    )
     with launching_for(90), recorded([triton, sort, fp8_linear]) as launched:
         for tokens in (1, 7, 60, 200, 300, 1000, 5000):
-            call(Shape(tokens, 4, 16, 128, 128), torch.bfloat16, fp8=fp8_blocks is not None)(triton.fused_moe, CPU)
+            call(Shape(tokens, 4, 16, 128, 128), torch.bfloat16, fp8=model.fp8_experts)(triton.fused_moe, CPU)
         for case in cases(90, model):
             case.run(triton.fused_moe, CPU)
     assert launched == set(variants.variants(90, model))

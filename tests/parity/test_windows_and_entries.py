@@ -144,6 +144,13 @@ def test_quantised_checkpoints_are_their_multiplied_out_twins(tmp_path, experts)
     shared = together(2, lambda group: distribution(engine(quantised, group), prompted["r"]))
     for reached in shared:
         torch.testing.assert_close(reached, wanted, atol=TOLERANCE, rtol=0)
+    # As on GPUs, where weights stay as they are: bytes, and their scales.
+    backends = engine_config(quantised).backends | {"fp8_linear": "torch"}
+    kept = {"keep_fp8": True, "backends": backends}
+    alone = distribution(engine(quantised, **kept), prompted["r"])
+    torch.testing.assert_close(alone, wanted, atol=TOLERANCE, rtol=0)
+    for reached in together(2, lambda group: distribution(engine(quantised, group, **kept), prompted["r"])):
+        torch.testing.assert_close(reached, wanted, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize(("says", "holds"), [("fp4", "fp8"), ("fp8", "fp4")])

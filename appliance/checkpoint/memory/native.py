@@ -195,7 +195,7 @@ class NativeFootprint:
     def _loading(self) -> int:
         """A second head is counted by itself."""
         repacked = largest_matrix(self.config) * self._item if self._repacks and not self._second_head else 0
-        return max(repacked, loading_bytes(self.config))
+        return max(repacked, 0 if self._fp8 else loading_bytes(self.config))
 
 
 def _heap(moment: Moment) -> int:

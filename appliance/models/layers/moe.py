@@ -48,8 +48,8 @@ class SparseMoE:
         kernels, routing = self._kernels, self._experts.routing
         logits = kernels.linear(x.to(self.router.dtype), self.router)
         chosen = None if self.table is None else self.table[token_ids]
-        fp8 = self.gate_up.scale is not None
-        routed = kernels.moe_routing(logits, routing, self.selection_bias, chosen, fp8)
+        in_fp8 = None if self.gate_up.packed else self.gate_up.scale is not None
+        routed = kernels.moe_routing(logits, routing, self.selection_bias, chosen, in_fp8)
         out: Tensor = kernels.fused_moe(
             x,
             routed.weights,

@@ -14,7 +14,8 @@ from appliance.models.base import BuildContext
 class Weight:
     """[..., rows, columns], of which each of a checkpoint's tensors is some rows.
 
-    `scale` [..., ceil(rows / 128), ceil(columns / 128)] is there only where `values` are kept in FP8.
+    `scale` [..., ceil(rows / 128), ceil(columns / 128)] is there only where `values` are kept in FP8; or in MXFP4, two
+    numbers a byte [..., rows, columns / 2], with scales [..., rows, columns / 32].
     """
 
     def __init__(self, context: BuildContext, module: str, *shape: int, expanded: bool = False) -> None:
@@ -23,9 +24,17 @@ class Weight:
         self._context, fp8 = context, context.config.fp8
         self._fp8 = fp8 if fp8 is not None and fp8.covers(module) else None
         self._in_fp4 = self._fp8 is not None and self._fp8.in_fp4(module)
-        kept = self._fp8 is not None and context.keep_fp8 and not expanded and not self._in_fp4
-        self.values = context.empty(*shape, dtype=torch.float8_e4m3fn if kept else None)
+        kept = self._fp8 is not None and context.keep_fp8 and not expanded
+        if kept and self._in_fp4:
+            self.values = context.empty(*shape[:-1], shape[-1] // 2, dtype=torch.uint8)
+        else:
+            self.values = context.empty(*shape, dtype=torch.float8_e4m3fn if kept else None)
         self.scale = self._scales(*shape) if kept else None
+
+    @property
+    def packed(self) -> bool:
+        """Whether it is kept in MXFP4."""
+        return self.values.dtype == torch.uint8
 
     def destinations(
         self, module: str, start: int, rows: int, at: tuple[int, ...] = ()
@@ -39,13 +48,16 @@ class Weight:
         if self._fp8 is None:
             return
         scale = f"{module}{self._fp8.scale}"
-        if self.scale is not None:
+        if self.scale is not None and self._in_fp4:
+            yield scale, self.scale[at][start : start + rows]
+        elif self.scale is not None:
             yield scale, self.scale[at][start // BLOCK : -(-(start + rows) // BLOCK)]
         else:
             yield scale, self._scales(*part.shape)  # for the loader, which multiplies them in
 
     def reorder(self, rows: Tensor) -> None:
         """Put the rows into another order, in which blocks that share a scale stay together."""
+        assert not self._in_fp4
         self.values = self.values.view(torch.uint8)[rows].view(self.values.dtype)
         if self.scale is not None:
             self.scale = self.scale[rows[::BLOCK] // BLOCK]

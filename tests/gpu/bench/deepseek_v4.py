@@ -118,10 +118,7 @@ def served(device: torch.device) -> dict[str, Any]:
     count as others do."""
     found: dict[str, Any] = {}
     for experts in ("fp8", "fp4"):
-        times = step_times(device, experts)
-        if not times:
-            continue
-        for streams, (two, four) in times.items():
+        for streams, (two, four) in step_times(device, experts).items():
             pair = (four - two) / 2 * 2
             whole = two + (LAYERS - 2) * pair / 2
             print(f"{experts} experts, {streams} streams: 2 layers {two * 1e3:.3f} ms, 4 layers {four * 1e3:.3f} ms; "
@@ -146,8 +143,7 @@ def step_times(device: torch.device, experts: str) -> dict[int, tuple[float, flo
         config, device="cuda", capability=torch.cuda.get_device_capability(), dtype="bfloat16",
         kv_cache_dtype="bfloat16", cuda_graphs=True, libraries=installed(),
     )  # fmt: skip
-    if experts == "fp4" and not getattr(context, "fp4_experts", False):
-        return {}
+    assert context.mxfp4_experts == (experts == "fp4")
     backends = chosen_names(explain(OPS, context))
     print({op: name for op, name in backends.items() if name != "triton"})
     precompile(_of_model(context))

@@ -1,0 +1,95 @@
+"""The grouped product with weights in MXFP4, which are decoded to the model's dtype tile by tile. So every architecture
+has it, and a decode reads little more than half a byte for each weight."""
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.dependent_launch import wait_for_previous
+from kernels.fused_moe.products import block_and_tile, rows_of
+from kernels.gated_activation.triton import activated
+
+
+@triton.jit(do_not_specialize=["columns16", "inner32", "top_k", "limit"])
+def mxfp4_product_kernel(
+    a_ptr,  # as in `plain_product_kernel`
+    b_ptr,  # [experts, 2 * columns, inner / 2], or without ACTIVATION [experts, columns, inner / 2], of bytes
+    b_scale_ptr,  # the same with inner / 32
+    order_ptr,
+    blocks_ptr,  # as in `Sorted`
+    weights_ptr,  # [pairs]
+    out_ptr,  # [pairs, columns], in sorted order with ACTIVATION, else in the order of the tokens
+    columns16,
+    inner32,
+    top_k,
+    limit,  # of the activation; infinite where there is none
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):
+    wait_for_previous()
+    columns, inner = columns16 * 16, inner32 * 32
+    GATED: tl.constexpr = ACTIVATION != ""
+    WIDTH: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    tiles = tl.cdiv(columns, WIDTH)
+    num_blocks = tl.load(blocks_ptr)
+    if tl.program_id(0) >= num_blocks * tiles:
+        return
+    block, tile = block_and_tile(tl.program_id(0), num_blocks, tiles, GROUP)
+    expert, place, inside, pair = rows_of(blocks_ptr, order_ptr, block, BLOCK_M)
+    row = pair // top_k if GATED else place
+
+    # Rows of gate and of up take turns, so that each thread ends up with both of an element.
+    n = tl.arange(0, BLOCK_N)
+    if GATED:
+        b_row = n % 2 * columns + tl.minimum(tile * WIDTH + n // 2, columns - 1)
+        b_rows = 2 * columns
+    else:
+        b_row = tl.minimum(tile * WIDTH + n, columns - 1)
+        b_rows = columns
+    k = tl.arange(0, BLOCK_K)[None, :]
+    byte = tl.arange(0, BLOCK_K // 2)[None, :]
+    group = tl.arange(0, BLOCK_K // 32)[None, :]
+    a_start = a_ptr + row.to(tl.int64)[:, None] * inner + k
+    rows_before = expert.to(tl.int64) * b_rows
+    b_start = b_ptr + rows_before * (inner32 * 16)
+    scale_start = b_scale_ptr + rows_before * inner32
+    # 32 bits: pointers would take twice the registers.
+    b_place = b_row[:, None] * (inner32 * 16) + byte
+    scale_place = b_row[:, None] * inner32 + group
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, inner, BLOCK_K):
+        left = inner - start
+        a = tl.load(a_start + start, mask=k < left, other=0.0)
+        codes = tl.load(b_start + (b_place + start // 2), mask=byte < left // 2, other=0)
+        exponents = tl.load(scale_start + (scale_place + start // 32), mask=group < left // 32, other=0)
+        total = tl.dot(a, tl.trans(_decoded(codes, exponents, BLOCK_N, BLOCK_K, a.dtype)), total)
+
+    column = tile * WIDTH + tl.arange(0, WIDTH)
+    if GATED:
+        gate, up = tl.split(tl.reshape(total, [BLOCK_M, WIDTH, 2]))
+        result, out_row = activated(gate, up, limit, ACTIVATION, LIMITED=True), place
+    else:
+        result, out_row = total * tl.load(weights_ptr + pair)[:, None], pair
+    written = inside[:, None] & (column < columns)[None, :]
+    out = out_ptr + out_row.to(tl.int64)[:, None] * columns + column[None, :]
+    tl.store(out, result.to(out_ptr.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def _decoded(codes, exponents, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TYPE: tl.constexpr):
+    """[BLOCK_N, BLOCK_K / 2] bytes and [BLOCK_N, BLOCK_K / 32] exponents -> [BLOCK_N, BLOCK_K].
+
+    The three bits of a code are moved into the place of a float16's last two of exponent and first of mantissa, which
+    stand for 2^14 times less, the subnormal one too.
+    """
+    bits = codes.to(tl.uint16)
+    first = ((bits & 0x07) << 9) | ((bits & 0x08) << 12)
+    second = ((bits & 0x70) << 5) | ((bits & 0x80) << 8)
+    value = tl.reshape(tl.join(first, second), [BLOCK_N, BLOCK_K // 32, 32]).to(tl.float16, bitcast=True)
+    scale = (tl.minimum(exponents.to(tl.int32) + 14, 255) << 23).to(tl.float32, bitcast=True)
+    return tl.reshape(value.to(tl.float32) * scale[:, :, None], [BLOCK_N, BLOCK_K]).to(TYPE)
