@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import structured_peer
 from tests.bench.comparison import GOALS, ONE_GPU, VLLM, goals_of, load_figures
 from tests.bench.peer import GPU_LOADS, OTHERS, parse
 from tests.bench.warm import parse as parse_warm
@@ -191,3 +192,23 @@ def test_no_part_takes_more_than_five_minutes():
         assert max(map(int, re.findall(r"=(\d+)", limits))) + int(grace) <= 300, name
     limit, grace = re.findall(r"^(?:limit|grace)=(\d+)", (SCRIPTS / "vllm.sh").read_text(), re.MULTILINE)
     assert int(limit) + int(grace) <= 280
+
+
+def test_structured_output_is_timed_in_the_cast_that_is_built_meanwhile(tmp_path, monkeypatch):
+    done = script(tmp_path, "--shape", "tinyllama-1.1b", name="structured.sh", INGOT_GPU_SECONDS="100")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ((cast, command),) = re.findall(
+        r"^ran with (\S+): -m tests\.bench\.structured_peer (.*)$", done.stdout, re.MULTILINE
+    )
+    assert cast.endswith("/cast")
+    monkeypatch.setenv("INGOT_VLLM", "vllm")
+    monkeypatch.setattr(sys, "argv", ["structured_peer", *command.split()])
+    options = structured_peer.parse()
+    assert (options.shape, options.streams) == ("tinyllama-1.1b", 64)
+    assert 0 < options.seconds < 100
+
+
+def test_structured_output_in_a_cast_that_is_there(tmp_path):
+    done = script(tmp_path, name="structured.sh", INGOT_GPU_CAST="/there/cast")
+    assert done.returncode == 0
+    assert [cast for cast, _ in re.findall(r"^ran with (\S+): (.*)$", done.stdout, re.MULTILINE)] == ["/there/cast"]
