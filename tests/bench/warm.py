@@ -31,7 +31,7 @@ SHARE_OF_COLD: Final = 1 / 3
 CONTEXT: Final = 2048
 CODE: Final = (".so", ".cubin", ".ptx", ".cpp", ".cu")
 LOOK_EVERY_S: Final = 0.05
-NATIVE_S: Final = 45.0  # the most that the native engine may need, where time is short
+NATIVE_S: Final = 20.0  # the most that the native engine may need, where time is short
 SHOWN: Final = 12
 # What vLLM itself says of its start.
 TELLING: Final = re.compile(r"took|takes|[Dd]irectly load|saved AOT|Cache the graph|jit_monitor|Unable|unable|fail")
