@@ -207,12 +207,19 @@ COPY --from=vllm-modules /opt/vllm/lib/python3.11/site-packages/flashinfer/data/
 
 FROM vllm-${VARIANT} AS vllm-compilers-1
 
-# VLLM_COMPILERS=0: nothing in the image compiles. vLLM then runs where a cache pack and the modules hold everything.
+# VLLM_COMPILERS=0: nothing in the image compiles. vLLM then runs where a cache pack and the modules hold everything. It
+# looks for nvcc and ninja before it uses FlashInfer at all, and is to choose as where the pack was made: two scripts that
+# refuse are found.
 FROM vllm-compilers-1 AS vllm-compilers-0
 RUN cd /opt/vllm && rm -rf bin/ninja lib/python3*/site-packages/ninja* \
  && cd lib/python3*/site-packages && rm -rf nvidia/cu*/bin nvidia/cu*/nvvm nvidia/cu*/include nvidia/cu*/cccl \
     nvidia/cu*/lib/*.a nvidia/*/include triton/backends/nvidia/bin triton/backends/nvidia/include \
-    tokenspeed_triton/backends/nvidia/bin tokenspeed_triton/backends/nvidia/include
+    tokenspeed_triton/backends/nvidia/bin tokenspeed_triton/backends/nvidia/include \
+ && if test -d nvidia/cu13; then \
+        mkdir nvidia/cu13/bin \
+     && printf '#!/bin/sh\necho "$0: this image compiles nothing" >&2\nexit 1\n' >nvidia/cu13/bin/nvcc \
+     && chmod 755 nvidia/cu13/bin/nvcc && cp -p nvidia/cu13/bin/nvcc nvidia/cu13/bin/ninja; \
+    fi
 
 FROM vllm-compilers-${VLLM_COMPILERS} AS vllm
 
@@ -230,8 +237,6 @@ FROM base AS beneath-vllm-0
 RUN apt-get update -q \
  && apt-get install -y -q --no-install-recommends libnuma1 \
  && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/debconf/*-old
-# What no nvcc need be asked for: FlashInfer is there, with the modules that it has.
-ENV VLLM_HAS_FLASHINFER_CUBIN=1
 
 FROM base AS beneath-vllm-1
 RUN apt-get update -q \

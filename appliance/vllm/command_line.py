@@ -41,6 +41,8 @@ OFFLINE: Final = {
     "DO_NOT_TRACK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    # vLLM asks there whether FlashInfer could download kernels, and FlashInfer downloads them: nobody listens on it.
+    "FLASHINFER_CUBINS_REPOSITORY": "http://127.0.0.1:1/",
 }
 # Where vLLM and its libraries write, by variable: folders under the caches of the state folder.
 CACHES: Final = {

@@ -141,6 +141,7 @@ def test_nothing_calls_out_and_everything_is_written_below_the_state_folder(
 ) -> None:
     environment = command(home, programs["cpu"]).environment
     assert all(environment[name] == "1" for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS"))
+    assert environment["FLASHINFER_CUBINS_REPOSITORY"].startswith("http://127.0.0.1:")
     ends = ("_ROOT", "_DIR", "_BASE", "_HOME", "_PATH")
     folders = {name: Path(value) for name, value in environment.items() if name.endswith(ends)}
     unused = {folders.pop(name) for name in UNUSED_FOLDERS}
