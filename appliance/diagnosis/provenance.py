@@ -140,6 +140,11 @@ class LaunchSettings:
         named = re.compile(rf"(?<![\w.]){re.escape(module)}[.:]{re.escape(name) if name else r'[A-Za-z_]'}")
         return next((origin for origin in self._origins() if named.search(origin.value[:MAX_DUMP])), None)
 
+    def asking_for(self, package: str) -> Origin | None:
+        """The setting whose value is the name of this package: a format, a backend."""
+        top = package.partition(".")[0].lower()
+        return next((origin for origin in self._origins() if origin.value.replace("-", "_").lower() == top), None)
+
     def deciding(self, names: Iterable[str]) -> Origin | None:
         """Of the settings with these names, the first that the profile gives."""
         given = {origin.name: origin for origin in reversed(list(self._origins())) if origin.in_profile}

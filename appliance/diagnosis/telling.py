@@ -141,7 +141,7 @@ def _with_import(found: Diagnosis, message: str, settings: LaunchSettings) -> Di
     sought = NOT_IMPORTED.search(message)
     origin = settings.importing(sought["module"] or sought["package"], sought["name"] or "") if sought else None
     if origin is None:
-        return found
+        return _with_package(found, sought["package"] if sought else None, settings)
     return msgspec.structs.replace(
         found,
         summary=f"A setting names what cannot be imported: {message.partition(NEW_LINE)[0][:MAX_TEXT]}. "
@@ -149,6 +149,19 @@ def _with_import(found: Diagnosis, message: str, settings: LaunchSettings) -> Di
         family=SETTINGS_FAMILY,
         cause="setting-not-importable",
         fix=settings.fix_of(origin, ""),
+    )
+
+
+def _with_package(found: Diagnosis, package: str | None, settings: LaunchSettings) -> Diagnosis:
+    """With the setting that needs the package that is missing: the launch can do without either."""
+    origin = settings.asking_for(package) if package else None
+    if origin is None:
+        return found
+    changed = settings.fix_of(origin, "")
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value}.",
+        fix=msgspec.structs.replace(changed, text=f"{changed.text} Or install {package} where the engine runs."),
     )
 
 

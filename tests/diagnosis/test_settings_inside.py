@@ -175,3 +175,10 @@ def test_weights_that_do_not_fit_what_the_launch_made_of_the_model() -> None:
     message = "ValueError: Following weights were not initialized from checkpoint: {'model.layers.7.norm.weight'}"
     assert patch_of(told(message, hf_overrides='{"num_hidden_layers": 8}')) == {OVERRIDES: None}
     assert patch_of(told(message)) == {}
+
+
+@pytest.mark.parametrize("value", ["odd_streamer", "safetensors"])
+def test_a_setting_that_needs_a_package_which_is_missing(value: str) -> None:
+    found = told("ModuleNotFoundError: No module named 'odd_streamer'", load_format=value)
+    assert (found.family, found.cause) == ("abi", "package-missing")
+    assert patch_of(found) == ({"vllm.extra-args.load-format": None} if value == "odd_streamer" else {})
