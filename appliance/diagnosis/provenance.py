@@ -136,9 +136,11 @@ class LaunchSettings:
         return next((o for o in mine if re.search(rf"(?<![\w./-]){re.escape(o.value)}(?![\w/-])", said)), None)
 
     def importing(self, module: str, name: str = "") -> Origin | None:
-        """The setting that names something of this module to be imported: `package.module.Class`, `module:name`."""
+        """The setting that names something of this module to be imported: `package.module.Class`, `module:name`. It may
+        be one that the engine printed and the profile does not have: a site's wrapper adds its own."""
         named = re.compile(rf"(?<![\w.]){re.escape(module)}[.:]{re.escape(name) if name else r'[A-Za-z_]'}")
-        return next((origin for origin in self._origins() if named.search(origin.value[:MAX_DUMP])), None)
+        given = (*self._origins(), *_printed(self._log, given=True))
+        return next((origin for origin in given if named.search(origin.value[:MAX_DUMP])), None)
 
     def asking_for(self, package: str) -> Origin | None:
         """The setting whose value is the name of this package: a format, a backend."""
@@ -181,7 +183,7 @@ class LaunchSettings:
     def fix_of(self, origin: Origin, message: str) -> Fix:
         """The nearest value that the message allows, or else the default."""
         nearest = nearest_choice(origin.value, message)
-        if self._profile is None:
+        if not origin.in_profile:
             change = f"Change it to {nearest}." if nearest else "Correct it, or remove it to use the default."
             return Fix(text=f"This launch set {origin.key} to {origin.value[:MAX_VALUE]}. {change}")
         text = (

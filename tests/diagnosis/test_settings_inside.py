@@ -128,11 +128,12 @@ def test_a_long_list_of_what_is_allowed_is_no_cause() -> None:
         ("AttributeError: module 'acme_odd.guard' has no attribute 'Gard'", "acme_odd.guard.Gard"),
     ],
 )
-def test_what_a_setting_names_to_be_imported(ended: str, value: str) -> None:
-    """The environment lacks nothing: the setting is wrong. What no setting names is missing there."""
+@pytest.mark.parametrize("profile", [None, {"engine": "vllm"}])
+def test_what_a_setting_names_to_be_imported(ended: str, value: str, profile: dict[str, Any] | None) -> None:
+    """The environment lacks nothing: the setting is wrong, whoever gave it. What no setting names is missing there."""
     start = f"(APIServer pid=1) INFO 11-26 10:00:00 [utils.py:2] non-default args: {{'model': '/m', 'middleware': ['{value}']}}\n"
     frame = 'Traceback (most recent call last):\n  File "/opt/site-packages/vllm/utils/import_utils.py", line 9, in resolve\n    get()\n'
-    found = diagnose(number_lines(f"{start}{frame}{ended}\n"))
+    found = diagnose(number_lines(f"{start}{frame}{ended}\n"), profile=profile, failed=True)
     assert (found.family, found.cause) == ("config", "setting-not-importable")
     assert found.fix is not None
     assert "middleware" in found.fix.text
