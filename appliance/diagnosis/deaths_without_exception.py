@@ -102,6 +102,13 @@ SIGNALS: dict[int, Diagnosis] = {
 }
 
 
+def was_put_down(died: ProcessEnd, lines: Sequence[EvidenceLine]) -> bool:
+    """Whether the engine itself killed that process, as it cleaned up after a failure: vLLM's server does so with a
+    core that takes its time. The failure is the cause, though its process may end later."""
+    own = re.compile(rf"force killing .{{0,80}}\bpid {died.pid}\b")
+    return any("force killing" in line.text and own.search(line.text) for line in lines)
+
+
 def signal_of(exit_status: int | None) -> int | None:
     """The signal that a process, or a container's first process, died of."""
     if exit_status is None:

@@ -80,6 +80,8 @@ def diagnose(
         best = best_of([told])
         settings = LaunchSettings(Searchable(lines), profile, model)
         return best.diagnosis(settings, sites) if best else telling.unknown(told, settings, site_of(told, sites))
+    if died is not None and deaths.was_put_down(died, lines):
+        died = None
     death = deaths.by_death(died, several=several_ended)
     if died is not None and death is not None:
         return _Failures(deaths.lines_of(died, lines), True, profile, model, sites, whole=True).explained(died) or death

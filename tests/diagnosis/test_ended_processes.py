@@ -223,3 +223,19 @@ def test_the_first_failure_is_the_first_that_was_not_survived() -> None:
     assert first_failure(record(done, gone, last, after)) == last
     assert first_failure(record(WORKER_KILLED, last, ready_after_s=20.0)) == last
     assert first_failure(record(done)) is None
+
+
+@pytest.mark.parametrize(("pid", "family"), [(9, "config"), (8, "host")])
+def test_a_core_that_its_own_server_put_down_is_no_cause(pid: int, family: str) -> None:
+    """It ended before the server, whose error was first all the same."""
+    log = f"""\
+(APIServer pid=5) WARNING 11-26 15:43:32 [utils.py:653] [shutdown] force killing remaining process EngineCore pid {pid}
+Traceback (most recent call last):
+  File "/opt/bin/vllm", line 9, in <module>
+    sys.exit(main())
+  File "/opt/vllm/entrypoints/openai/models/serving.py", line 9, in init_static_loras
+    raise ValueError(error.message)
+ValueError: Loading lora mine failed: No adapter found for /srv/odd
+"""
+    died = ProcessEnd(pid=9, name="EngineCore", time=1.0, status=-9, line=0, out_of_memory=False)
+    assert diagnose(number_lines(log), exit_status=1, failed=True, died=died).family == family
