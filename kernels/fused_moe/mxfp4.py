@@ -93,3 +93,82 @@ def _decoded(codes, exponents, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TYP
     value = tl.reshape(tl.join(first, second), [BLOCK_N, BLOCK_K // 32, 32]).to(tl.float16, bitcast=True)
     scale = (tl.minimum(exponents.to(tl.int32) + 14, 255) << 23).to(tl.float32, bitcast=True)
     return tl.reshape(value.to(tl.float32) * scale[:, :, None], [BLOCK_N, BLOCK_K]).to(TYPE)
+
+
+@triton.jit(do_not_specialize=["columns16", "inner32", "top_k", "limit"])
+def mxfp4_row_kernel(
+    a_ptr,  # as in `mxfp4_product_kernel`, two numbers in 32 bits
+    b_ptr,
+    b_scale_ptr,
+    order_ptr,
+    blocks_ptr,  # of a pair each
+    weights_ptr,
+    out_ptr,
+    columns16,
+    inner32,
+    top_k,
+    limit,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):
+    """As `mxfp4_product_kernel` for a single row, without a matrix unit: decoding takes as long as reading then, and
+    what brings weights to such a unit would come on top."""
+    wait_for_previous()
+    columns = columns16 * 16
+    GATED: tl.constexpr = ACTIVATION != ""
+    WIDTH: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    TYPE: tl.constexpr = out_ptr.dtype.element_ty
+    tiles = tl.cdiv(columns, WIDTH)
+    if tl.program_id(0) >= tl.load(blocks_ptr) * tiles:
+        return
+    tile = tl.program_id(0) % tiles
+    entry = blocks_ptr + 4 * (1 + tl.program_id(0) // tiles)
+    expert, place = tl.load(entry), tl.load(entry + 1)
+    pair = tl.load(order_ptr + place)
+    row = (pair // top_k if GATED else place).to(tl.int64)
+
+    n = tl.arange(0, BLOCK_N)
+    if GATED:
+        b_row = n % 2 * columns + tl.minimum(tile * WIDTH + n // 2, columns - 1)
+        b_rows = 2 * columns
+    else:
+        b_row = tl.minimum(tile * WIDTH + n, columns - 1)
+        b_rows = columns
+    GROUPS: tl.constexpr = BLOCK_K // 32
+    group = tl.arange(0, GROUPS)
+    byte = tl.arange(0, 16)[None, None, :]
+    rows_before = expert.to(tl.int64) * b_rows
+    a_start = a_ptr + row * (inner32 * 16)
+    b_start = b_ptr + rows_before * (inner32 * 16)
+    scale_start = b_scale_ptr + rows_before * inner32
+    total = tl.zeros([BLOCK_N, GROUPS, 16], tl.float32)
+    for start in range(0, inner32, GROUPS):
+        inside = start + group < inner32
+        place_of = (start + group)[None, :, None] * 16 + byte  # [1, GROUPS, 16]
+        both = tl.load(a_start + place_of, mask=inside[None, :, None], other=0)
+        codes = tl.load(
+            b_start + (b_row[:, None, None] * (inner32 * 16) + place_of), mask=inside[None, :, None], other=0
+        )
+        exponents = tl.load(
+            scale_start + (b_row[:, None] * inner32 + (start + group)[None, :]), mask=inside[None, :], other=0
+        )
+        scale = (tl.minimum(exponents.to(tl.int32) + 14, 255) << 23).to(tl.float32, bitcast=True)
+        bits = codes.to(tl.uint16)
+        first = (((bits & 0x07) << 9) | ((bits & 0x08) << 12)).to(tl.float16, bitcast=True).to(tl.float32)
+        second = (((bits & 0x70) << 5) | ((bits & 0x80) << 8)).to(tl.float16, bitcast=True).to(tl.float32)
+        if tl.bfloat16 == TYPE:  # the upper half of a float32
+            even, odd = (both << 16).to(tl.float32, bitcast=True), (both & -65536).to(tl.float32, bitcast=True)
+        else:
+            even = (both & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+            odd = ((both >> 16) & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+        total += (first * even + second * odd) * scale[:, :, None]
+
+    sums = tl.sum(tl.reshape(total, [BLOCK_N, GROUPS * 16]), axis=1)
+    column = tile * WIDTH + tl.arange(0, WIDTH)
+    if GATED:
+        gate, up = tl.split(tl.reshape(sums, [WIDTH, 2]))
+        result, out_row = activated(gate, up, limit, ACTIVATION, LIMITED=True), place
+    else:
+        result, out_row = sums * tl.load(weights_ptr + pair), pair
+    tl.store(out_ptr + out_row.to(tl.int64) * columns + column, result.to(TYPE), mask=column < columns)

@@ -21,7 +21,7 @@ from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.triton import quantise
 from kernels.fp8_linear.variants import activation_mode, has_fp8
 from kernels.fused_moe import Sorted, variants
-from kernels.fused_moe.mxfp4 import mxfp4_product_kernel
+from kernels.fused_moe.mxfp4 import mxfp4_product_kernel, mxfp4_row_kernel
 from kernels.fused_moe.products import fp8_product_kernel, plain_product_kernel
 from kernels.fused_moe.sort import sort_by_expert
 from kernels.fused_moe.variants import Tile
@@ -134,11 +134,12 @@ class Products(NamedTuple):
             (x, gate_up, gate_up_scale, inner, activation),
             (inner, down, down_scale, out, ""),
         ):
+            alone = self.tile.block_m == 1
             launch(
-                mxfp4_product_kernel, _mxfp4_variant(_name(x), self.tile, kind),
+                mxfp4_row_kernel if alone else mxfp4_product_kernel, _mxfp4_variant(_name(x), self.tile, kind),
                 (self.pairs.most * cdiv(b.shape[1], self.tile.block_n),),
-                a, b, scale.view(torch.uint8), *self.pairs, self.weights, to,
-                to.shape[1] // variants.UNIT, a.shape[1] // float4.GROUP, self.weights.shape[1], self.limit,
+                a.view(torch.int32) if alone else a, b, scale.view(torch.uint8), *self.pairs, self.weights, to,
+                to.shape[1] // variants.UNIT, b.shape[2] * 2 // float4.GROUP, self.weights.shape[1], self.limit,
             )  # fmt: skip
 
     def plain_product(self, a: Tensor, b: Tensor, out: Tensor, activation: str) -> None:
