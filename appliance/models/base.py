@@ -13,6 +13,7 @@ from appliance.checkpoint.model_config import ModelConfig
 from appliance.models.batch import ForwardBatch, LayerCache
 from appliance.models.collectives import ALONE, Group
 from kernels.binding import Kernels
+from kernels.fp8_linear import Rounded
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,12 @@ class BuildContext:
 class Mixer(Protocol):
     """How a layer mixes tokens: each kind has its own cache, which its spec in the config describes."""
 
-    def __call__(self, x: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
+    @property
+    def in_fp8(self) -> bool:
+        """Whether it multiplies the hidden state by weights in FP8, so that it may be given it rounded."""
+        ...
+
+    def __call__(self, x: Tensor | Rounded, batch: ForwardBatch, cache: LayerCache) -> Tensor:
         """[T, hidden] -> [T, hidden], of which each rank has a part of the sum; what is to be kept of the tokens is
         written into `cache`."""
 

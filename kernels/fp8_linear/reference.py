@@ -5,19 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.fp8_linear import GROUP
+from kernels.fp8_linear import GROUP, Rounded, rows_of
 
 
-def fp8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+def fp8_linear(x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x` [T, I] times the dequantised weight transposed, plus `bias` [O]: [T, O] in the dtype of `x`.
 
     Args:
         weight: [O, I] in float8_e4m3fn. I is a multiple of 16.
         weight_scale: [ceil(O / 128), ceil(I / 128)] float32, by which each block of 128 x 128 is multiplied.
 
-    The activations are not rounded here. A backend that multiplies in FP8 rounds them, each group of 128 of a token by
-    its own scale (DeepSeek-AI, 2024, section 3.3), which moves the result by about 3% of its norm.
+    The activations are not rounded here, nor taken rounded. A backend that multiplies in FP8 rounds them, each group of
+    128 of a token by its own scale (DeepSeek-AI, 2024, section 3.3), which moves the result by about 3% of its norm.
     """
+    x = rows_of(x)
     return torch.nn.functional.linear(x, dequantise(weight, weight_scale, x.dtype), bias)
 
 

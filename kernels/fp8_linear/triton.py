@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.dependent_launch import wait_for_previous
 from kernels.float8 import decode_e4m3
-from kernels.fp8_linear import GROUP, variants
+from kernels.fp8_linear import GROUP, Rounded, rows_of, variants
 from kernels.launch import architecture, cdiv, launch
 
 _of = functools.cache(variants.of)
@@ -21,13 +21,15 @@ _GROUP = tl.constexpr(GROUP)
 _LARGEST = tl.constexpr(448.0)  # of float8_e4m3fn
 
 
-def fp8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+def fp8_linear(x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
     """As `reference.fp8_linear`, for bfloat16 and float16. I and O are multiples of 16.
 
-    From sm_89 on `x` is rounded to FP8 as by `reference.quantise`; before, it is multiplied as it is. A product of few
-    tiles is split along I and its parts are summed in order, so that equal calls give equal results.
+    From sm_89 on `x` is rounded to FP8 as by `reference.quantise`, if it was not yet; before sm_89 it is
+    multiplied as it is. A product of few tiles is split along I and its parts are summed in order, so that equal calls
+    give equal results.
     """
-    arch = architecture()
+    arch, given = architecture(), x
+    x = rows_of(given)
     (tokens, inner), outputs = x.shape, weight.shape[0]
     out = x.new_empty(tokens, outputs)
     if not tokens:
@@ -39,7 +41,7 @@ def fp8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | N
     splits = variants.splits_of(tile, tokens, outputs, inner)
     x, scale = x.contiguous(), weight_scale
     if variants.activation_mode(arch, tile.block_m) == "rounded":
-        x, scale = quantise(x)
+        x, scale = rounded(given)
     if not variants.has_fp8(arch):
         weight = weight.view(torch.uint8)
     target = out if splits == 1 else x.new_empty(splits, tokens, outputs, dtype=torch.float32)
@@ -56,6 +58,13 @@ def fp8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | N
             tokens, outputs // variants.UNIT, splits, int(bias is not None),
         )  # fmt: skip
     return out
+
+
+def rounded(x: Tensor | Rounded) -> tuple[Tensor, Tensor]:
+    """As `quantise`, which has been done to some."""
+    if isinstance(x, Rounded) and x.values is not None and x.scale is not None:
+        return x.values, x.scale
+    return quantise(rows_of(x).contiguous())
 
 
 def quantise(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -112,6 +112,11 @@ def activation_mode(arch: int, block_m: int) -> str:
     return "rounding" if block_m < 64 else "rounded"
 
 
+def takes_rounded(arch: int, tokens: int) -> bool:
+    """Whether a product of so many tokens is given its activations as FP8."""
+    return activation_mode(arch, tile_of(arch, tokens, 1).block_m) == "rounded"
+
+
 def rounding(dtype: str) -> Variant:
     return variant(
         "fp8_linear",

@@ -9,13 +9,14 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from kernels.float4 import multiplied_out
+from kernels.fp8_linear import Rounded, rows_of
 from kernels.fp8_linear.reference import dequantise
 from kernels.fused_moe import Sorted
 from kernels.gated_activation.reference import gated_activation
 
 
 def fused_moe(
-    x: Tensor,
+    x: Tensor | Rounded,
     weights: Tensor,
     expert_ids: Tensor,
     gate_up: Tensor,
@@ -29,7 +30,7 @@ def fused_moe(
     """sum over k of weights[t, k] * down(act(gate(x)) * up(x)) by expert expert_ids[t, k]: [T, H] in the dtype of `x`.
 
     Args:
-        x: [T, H].
+        x: [T, H], rounded before or not.
         weights, expert_ids: [T, k] float32 and int32, from `moe_routing`.
         gate_up: [E, 2 * N, H], gate first. down: [E, H, N]. In the dtype of `x`, or in float8_e4m3fn with
         gate_up_scale, down_scale: [E, ceil(2 * N / 128), ceil(H / 128)] and [E, ceil(H / 128), ceil(N / 128)] float32,
@@ -39,6 +40,7 @@ def fused_moe(
         activation, limit: as in `gated_activation`.
         by_expert: what `moe_routing` gave beside the ids, for backends that go by expert.
     """
+    x = rows_of(x)
     out = torch.zeros_like(x, dtype=torch.float32)
     for expert in expert_ids.unique().tolist():
         tokens, choice = (expert_ids == expert).nonzero(as_tuple=True)

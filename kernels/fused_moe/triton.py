@@ -17,8 +17,8 @@ from torch import Tensor
 
 from kernels import float4
 from kernels.dependent_launch import wait_for_previous
-from kernels.fp8_linear import GROUP
-from kernels.fp8_linear.triton import quantise
+from kernels.fp8_linear import GROUP, Rounded, rows_of
+from kernels.fp8_linear.triton import rounded
 from kernels.fp8_linear.variants import activation_mode, has_fp8
 from kernels.fused_moe import Sorted, variants
 from kernels.fused_moe.mxfp4 import mxfp4_product_kernel, mxfp4_row_kernel
@@ -34,7 +34,7 @@ _sum_variant = functools.cache(variants.sum_of)
 
 
 def fused_moe(
-    x: Tensor,
+    x: Tensor | Rounded,
     weights: Tensor,
     expert_ids: Tensor,
     gate_up: Tensor,
@@ -50,6 +50,7 @@ def fused_moe(
 
     All tensors are contiguous. With weights in FP8 the activations of both products are rounded to FP8 from sm_89 on.
     """
+    given, x = x, rows_of(x)
     (tokens, hidden), top_k = x.shape, expert_ids.shape[1]
     num_experts, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty_like(x)
@@ -76,7 +77,7 @@ def fused_moe(
         products.mxfp4(x, gate_up, gate_up_scale, down, down_scale, rows, activation)
     else:
         assert down_scale is not None
-        products.fp8(x, gate_up, gate_up_scale, down, down_scale, rows, activation)
+        products.fp8(given, gate_up, gate_up_scale, down, down_scale, rows, activation)
     if top_k > 1:
         add_up(rows, out)
     return out
@@ -98,7 +99,7 @@ class Products(NamedTuple):
 
     def fp8(
         self,
-        x: Tensor,
+        given: Tensor | Rounded,
         gate_up: Tensor,
         gate_up_scale: Tensor,
         down: Tensor,
@@ -109,10 +110,11 @@ class Products(NamedTuple):
         """As `plain`. Where activations are given rounded, the first product rounds those of the second as it ends."""
         pairs, size = out.shape[0], down.shape[2]
         if activation_mode(architecture(), self.tile.block_m) == "rounded":
-            x, x_scale = quantise(x)
+            x, x_scale = rounded(given)
             inner = torch.empty(pairs, size, dtype=x.dtype, device=x.device)
             inner_scale = torch.empty(size // GROUP, pairs, dtype=torch.float32, device=x.device)
         else:
+            x = rows_of(given)
             inner = x.new_empty(pairs, size)
             x_scale = inner_scale = self.weights  # not read
         self.fp8_product(x, x_scale, gate_up, gate_up_scale, inner, inner_scale, _name(out), activation)

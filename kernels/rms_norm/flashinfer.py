@@ -6,9 +6,17 @@ import torch
 from torch import Tensor
 
 from kernels.flashinfer import library, loading
+from kernels.fp8_linear import Rounded
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None, offset: float = 0.0) -> Tensor:
+def rms_norm(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    residual: Tensor | None = None,
+    offset: float = 0.0,
+    rounds: bool = False,
+) -> Tensor | Rounded:
     """As `reference.rms_norm`, for bfloat16 and float16; the product with `weight` is taken in float32. It is not
     chosen for models whose norms have an offset.
 
@@ -22,4 +30,4 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
     if x.shape[0]:
         with loading("rms_norm"):
             library().norm.rmsnorm(x, weight, eps, out=out)
-    return out
+    return Rounded(out) if rounds else out

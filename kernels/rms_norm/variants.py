@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kernels.fp8_linear import GROUP
+from kernels.fp8_linear.variants import has_fp8
 from kernels.selection import Context
 from kernels.variants import TRITON_TYPES, Variant, variant
 
@@ -14,12 +16,18 @@ TILE = 2048  # elements that a program takes at least, as several rows where row
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
-    """`arch` does not matter: the kernel only moves bytes."""
+    """`arch` matters only to what is rounded to FP8."""
     if model is None:
-        yield from (of(dtype, block, residual) for dtype in ("bfloat16", "float16") for block in BLOCKS
-                    for residual in (False, True))  # fmt: skip
+        for dtype in ("bfloat16", "float16"):
+            for block in BLOCKS:
+                yield from (of(dtype, block, residual) for residual in (False, True))
+                if rounds(arch, block):
+                    yield of(dtype, block, residual=True, rounded=True)
         return
-    yield of(model.dtype, block_of(model.hidden_size), residual=True)
+    block = block_of(model.hidden_size)
+    yield of(model.dtype, block, residual=True)
+    if model.fp8_blocks is not None and rounds(arch, block):
+        yield of(model.dtype, block, residual=True, rounded=True)
     if model.qk_norm == "all":
         for heads in {model.num_heads, model.num_kv_heads}:
             yield of(model.dtype, block_of(heads * model.head_dim), residual=False)
@@ -40,12 +48,18 @@ def rows_of(block: int) -> int:
     return max(TILE // block, 1)
 
 
-def of(dtype: str, block: int, residual: bool) -> Variant:
+def rounds(arch: int, block: int) -> bool:
+    """Whether there is a kernel that rounds to FP8, too."""
+    return has_fp8(arch) and block >= GROUP
+
+
+def of(dtype: str, block: int, residual: bool, rounded: bool = False) -> Variant:
     pointer = f"*{TRITON_TYPES[dtype]}"
+    results = (pointer, "*fp8e4nv", "*fp32") if rounded else (pointer,) * 3
     return variant(
         "rms_norm",
         KERNEL,
-        (pointer, pointer, pointer, pointer, "i32", "i32", "i32", "i32", "i32", "fp32", "fp32"),
-        {"ROWS": rows_of(block), "BLOCK": block, "RESIDUAL": residual},
+        (pointer, pointer, pointer, *results, "i32", "i32", "i32", "i32", "i32", "fp32", "fp32"),
+        {"ROWS": rows_of(block), "BLOCK": block, "RESIDUAL": residual, "ROUNDED": rounded},
         num_warps=min(max(block // 512, 4), 32),  # 16 elements a thread
     )

@@ -7,7 +7,7 @@ import torch
 
 from kernels.cases import error
 from kernels.context import Context
-from kernels.fp8_linear import GROUP, reference, triton, variants
+from kernels.fp8_linear import GROUP, Rounded, reference, triton, variants
 from kernels.fp8_linear.cases import call, cases
 from kernels.launch import launching_for
 from tests.kernels.recorded import recorded
@@ -137,3 +137,12 @@ def test_a_model_launches_only_what_is_declared_for_it():
             for outputs, inner in ((128, 4096), (4096, 128)):
                 call(tokens, outputs, inner, torch.bfloat16, bias=False)(triton.fp8_linear, CPU)
     assert launched <= set(variants.variants(90, model))
+
+
+@pytest.mark.parametrize("tokens", [17, 67])
+def test_rows_that_were_rounded_before_give_the_same(tokens):
+    """Of tiles that round rows themselves, and of those that are given them rounded."""
+    run = call(tokens, 80, 272, torch.bfloat16, bias=True)
+    (expected,) = run(triton.fp8_linear, CPU)
+    (result,) = run(lambda x, *rest: triton.fp8_linear(Rounded(x, *triton.quantise(x)), *rest), CPU)
+    assert torch.equal(result, expected)

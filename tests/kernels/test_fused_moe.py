@@ -10,12 +10,15 @@ import torch
 from kernels.cases import error
 from kernels.catalogue import FUSED_MOE
 from kernels.context import Context
+from kernels.fp8_linear import Rounded
 from kernels.fp8_linear import triton as fp8_linear
 from kernels.fp8_linear.reference import dequantise, quantise
 from kernels.fused_moe import reference, sort, triton, variants
 from kernels.fused_moe.cases import Shape, call, cases
 from kernels.gated_activation.reference import gated_activation
 from kernels.launch import launching_for
+from kernels.moe_routing import Routing
+from kernels.moe_routing.triton import moe_routing
 from kernels.selection import choose
 from tests.kernels.recorded import recorded
 
@@ -159,3 +162,21 @@ def test_nan_in_one_token_stays_there():
 def test_no_tokens_give_nothing():
     (result,) = call(Shape(0, 2, 3, 32, 16), torch.bfloat16, fp8=False)(triton.fused_moe, CPU)
     assert result.shape == (0, 32)
+
+
+@pytest.mark.parametrize("tokens", [17, 130])
+def test_rows_that_were_rounded_before_give_the_same(tokens):
+    """Of tiles that multiply rows as they are, and of those that are given them rounded."""
+    run = call(Shape(tokens, 2, 3, 272, 256), torch.bfloat16, fp8=True)
+    (expected,) = run(triton.fused_moe, CPU)
+    (result,) = run(lambda x, *rest: triton.fused_moe(Rounded(x, *fp8_linear.quantise(x)), *rest), CPU)
+    assert torch.equal(result, expected)
+
+
+def test_pairs_that_routing_sorted_are_not_sorted_again():
+    logits = torch.randn(20, 64, generator=torch.Generator().manual_seed(1))
+    with recorded([triton, sort]) as launched:
+        routed = moe_routing(logits, Routing(4), fp8_experts=False)
+        weights = torch.empty(64, 64, 32, dtype=torch.bfloat16), torch.empty(64, 32, 32, dtype=torch.bfloat16)
+        triton.fused_moe(torch.empty(20, 32, dtype=torch.bfloat16), *routed[:2], *weights, by_expert=routed.by_expert)
+    assert {variant.kernel.partition(":")[2] for variant in launched} == {"plain_product_kernel", "sum_kernel"}

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from kernels.cases import error
+from kernels.fp8_linear.triton import quantise
+from kernels.launch import launching_for
 from kernels.rms_norm import reference, triton
 from kernels.rms_norm.cases import cases
 
@@ -33,3 +35,21 @@ def test_an_offset_is_added_and_multiplied_by_in_float32(rms_norm):
     found = rms_norm(x, weight, 1e-6, offset=1.0)
     assert (found.double() - exact).abs().max() <= exact.abs().max() * 2**-8
     assert (found != exact.bfloat16()).sum() <= 2  # where float32 falls on the other side of a tie
+
+
+def _rounded(arch: int, rows: int):
+    x, residual = (torch.randn(rows, 272, generator=torch.Generator().manual_seed(s)).bfloat16() for s in (1, 2))
+    with launching_for(arch):
+        return triton.rms_norm(x, torch.rand(272).bfloat16(), 1e-6, residual, rounds=True)
+
+
+def test_rows_are_rounded_to_what_a_product_would_round_them_to():
+    rounded = _rounded(90, 67)
+    values, scale = quantise(rounded.rows)
+    assert torch.equal(rounded.values.view(torch.uint8), values.view(torch.uint8))
+    assert torch.equal(rounded.scale, scale)
+
+
+@pytest.mark.parametrize(("arch", "rows"), [(90, 32), (80, 67)])
+def test_a_product_that_rounds_nothing_or_by_itself_is_given_rows_alone(arch, rows):
+    assert _rounded(arch, rows)[1:] == (None, None)

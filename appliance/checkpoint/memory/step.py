@@ -65,22 +65,24 @@ def moments(config: ModelConfig, shape: StepShape) -> list[Moment]:
     tokens, hidden, latent = shape.tokens, config.hidden_size * shape.item, config.latent_attention
     # The residual, and what a layer is given: Python holds both until the layer ends.
     carried = (hidden, hidden, _INDEX_BYTES, *_chosen(latent))
+    # What products are given is rounded as it is normed, or by the first of them.
+    rounded = _rounded(config.hidden_size, shape)
     found = [
-        _moment("norm", tokens, *carried, hidden, hidden, *_norm(config.hidden_size, shape)),
+        _moment("norm", tokens, *carried, hidden, hidden, rounded, *_norm(config.hidden_size, shape)),
         Moment(SAMPLING, tuple(_sampling(config, shape))),
     ]
     # In attention its input besides, in the feed-forward layer also attention's result.
     mixing = _attention(config, shape) if latent is None else _latent_attention(config, latent, shape)
     for widths in mixing:
-        found.append(_moment("attention", tokens, *carried, hidden, *widths))
+        found.append(_moment("attention", tokens, *carried, hidden, rounded, *widths))
     if config.gated_delta is not None:
         for widths, *others in _gated_delta(config, config.gated_delta, shape):
             moment = _moment("gated delta", tokens, *carried, hidden, *widths)
             found.append(moment._replace(tensors=(*moment.tensors, *others)))
     for widths in _feed_forward(config, shape):
-        found.append(_moment("feed-forward", tokens, *carried, hidden, hidden, *widths))
+        found.append(_moment("feed-forward", tokens, *carried, hidden, hidden, rounded, *widths))
     name, around = _attending(config, shape) if latent is None else _attending_to_latents(config, latent, shape)
-    found += [Moment(name, (*around, *tensors)) for tensors in shape.attention]
+    found += [Moment(name, (*around, tokens * rounded, *tensors)) for tensors in shape.attention]
     if config.drafts:
         # Its head works beside the logits of the step, all hidden states, the input of its projection and its halves.
         fullest = max((moment for moment in found if moment.name != SAMPLING), key=lambda moment: moment.total)
@@ -103,8 +105,9 @@ def _compressed(config: ModelConfig, mixer: CompressedAttention, shape: StepShap
     found += [_moment("attention", tokens, *each) for each in compressed_step.attention(config, mixer, shape.item)]
     _, around = _moment("attention", tokens, *compressed_step.attending(config, mixer, shape.item))
     found += [Moment("attention", (*around, *tensors)) for tensors in shape.attention]
+    given = (hidden, hidden, _rounded(config.hidden_size, shape))
     for each in _feed_forward(config, shape):
-        found.append(_moment("feed-forward", tokens, streams, streams, _INDEX_BYTES, hidden, hidden, *each))
+        found.append(_moment("feed-forward", tokens, streams, streams, _INDEX_BYTES, *given, *each))
     return found
 
 
@@ -133,7 +136,7 @@ def _qkv(config: ModelConfig, shape: StepShape) -> tuple[int, int, tuple[int, ..
 def _attention(config: ModelConfig, shape: StepShape) -> Iterator[tuple[int, ...]]:
     """All moments of attention but that within its backend."""
     query, key, held = _qkv(config, shape)
-    yield held[0], _rounded(config.hidden_size, shape)
+    yield (held[0],)
     if config.qk_norm == "all":
         yield held[0], *_norm(query // shape.item, shape)
     if shape.torch("rotary_cache"):
@@ -160,7 +163,7 @@ def _latent_attention(config: ModelConfig, mixer: LatentAttention, shape: StepSh
     item, hidden = shape.item, config.hidden_size
     held = _latents(config, mixer, shape)
     value = config.num_attention_heads * mixer.value_dim
-    yield held[0], _rounded(hidden, shape)
+    yield (held[0],)
     if mixer.query_rank is not None:
         yield held[0], *_norm(mixer.query_rank, shape)
         yield *held, mixer.query_rank * item, _rounded(mixer.query_rank, shape)
@@ -259,7 +262,7 @@ def _feed_forward(config: ModelConfig, shape: StepShape) -> Iterator[tuple[int, 
 def _gated(hidden: int, layer: ModelConfig | SharedExperts, shape: StepShape) -> Iterator[tuple[int, ...]]:
     """Of a gated feed-forward layer: gate and up, their product, and the result."""
     inner = layer.intermediate_size * shape.item
-    yield 2 * inner, _rounded(hidden, shape)
+    yield (2 * inner,)
     yield 2 * inner, inner
     yield inner, hidden * shape.item, _rounded(layer.intermediate_size, shape)
 
@@ -286,7 +289,7 @@ def _sparse(experts: Experts, hidden: int, shape: StepShape) -> Iterator[tuple[i
         yield *others, hidden * item, 4 * hidden, 4 * hidden
         return
     # In FP8 the inner result is rounded too, where the GPU multiplies in it; older ones keep it whole.
-    results = (top_k * hidden * item, top_k * (inner * item + 8), _rounded(hidden, shape))
+    results = (top_k * hidden * item, top_k * (inner * item + 8))
     yield logits, chosen, hidden * item, *results
 
 

@@ -14,6 +14,7 @@ from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, KeyValueCache, LayerCache
 from appliance.models.layers.linear import Linear, rows_by_part
 from appliance.models.layers.norm import RMSNorm
+from kernels.fp8_linear import Rounded
 
 
 class Attention:
@@ -47,7 +48,11 @@ class Attention:
         self._cos_sin = cos_sin
         self._kernels, self._group = context.kernels, context.group
 
-    def __call__(self, x: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
+    @property
+    def in_fp8(self) -> bool:
+        return self.qkv.in_fp8
+
+    def __call__(self, x: Tensor | Rounded, batch: ForwardBatch, cache: LayerCache) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
         assert isinstance(cache, KeyValueCache)
         projected = self.qkv(x)

@@ -25,21 +25,22 @@ class DecoderLayer:
 
     def __init__(self, context: BuildContext, layer: int, cos_sin: Tensor) -> None:
         config, prefix = context.config, layer_prefix(context.config, layer)
-        self.input_norm = RMSNorm(context, f"{prefix}input_layernorm", config.hidden_size)
         self.mixer = _mixer(context, layer, cos_sin)
-        self.post_attention_norm = RMSNorm(context, f"{prefix}post_attention_layernorm", config.hidden_size)
         self.feed_forward: SparseMoE | GatedMLP = (
             SparseMoE(context, layer)
             if config.is_sparse(layer)
             else GatedMLP(context, f"{prefix}mlp.", config.intermediate_size)
         )
-
+        self.input_norm, self.post_attention_norm = (
+            RMSNorm(context, f"{prefix}{name}_layernorm", config.hidden_size, rounds=block.in_fp8)
+            for name, block in (("input", self.mixer), ("post_attention", self.feed_forward))
+        )
         self._group = context.group
 
     def __call__(self, x: Tensor, residual: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
         """`x` [T, hidden] is what the layer before added, `residual` all before it (updated in place)."""
-        x = self._group.sum(self.mixer(self.input_norm(x, residual), batch, cache))
-        return self._group.sum(self.feed_forward(self.post_attention_norm(x, residual)))
+        x = self._group.sum(self.mixer(self.input_norm.rounded(x, residual), batch, cache))
+        return self._group.sum(self.feed_forward(self.post_attention_norm.rounded(x, residual)))
 
     def prepare(self) -> None:
         self.mixer.prepare()

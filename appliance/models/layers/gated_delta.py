@@ -11,6 +11,7 @@ from appliance.checkpoint.model_config import GatedDelta
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, LayerCache, StateCache
 from appliance.models.layers.linear import Linear, rows_by_part
+from kernels.fp8_linear import Rounded, rows_of
 
 
 class GatedDeltaRule:
@@ -37,8 +38,13 @@ class GatedDeltaRule:
         self._eps = config.rms_norm_eps
         self._kernels = context.kernels
 
-    def __call__(self, x: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
+    @property
+    def in_fp8(self) -> bool:
+        return False  # of its products of the hidden state some never are
+
+    def __call__(self, x: Tensor | Rounded, batch: ForwardBatch, cache: LayerCache) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
+        x = rows_of(x)
         assert isinstance(cache, StateCache)
         state, inputs = cache.tensors
         mixer, kernels = self._mixer, self._kernels

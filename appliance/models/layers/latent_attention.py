@@ -15,6 +15,7 @@ from appliance.models.layers.indexer import Indexer
 from appliance.models.layers.linear import Linear, linear_of
 from appliance.models.layers.norm import RMSNorm
 from appliance.models.layers.weight import Weight
+from kernels.fp8_linear import Rounded, rows_of
 
 
 class LatentAttention:
@@ -39,14 +40,18 @@ class LatentAttention:
         self._cos_sin = cos_sin
         self._kernels = context.kernels
 
-    def __call__(self, x: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
+    @property
+    def in_fp8(self) -> bool:
+        return self.from_hidden[0].in_fp8
+
+    def __call__(self, x: Tensor | Rounded, batch: ForwardBatch, cache: LayerCache) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
         assert isinstance(cache, LatentCache)
         query, latent = self._from_hidden(x)
         if self.query_norm is not None and self.query_from_latent is not None:
             query = self.query_norm(query)
             if self.indexer is not None:
-                batch.carried.chosen = self.indexer(x, query, batch, cache)
+                batch.carried.chosen = self.indexer(rows_of(x), query, batch, cache)
             query = self.query_from_latent(query)
         query = query.unflatten(-1, (self.num_heads, -1))  # [T, heads, nope + rope]
         self._kernels.latent_cache(
@@ -70,7 +75,7 @@ class LatentAttention:
         dense = kernels.mla_attention(query[rows:], latent, kv_b, attention.prefills(), scale)
         return torch.cat((sparse, dense))
 
-    def _from_hidden(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _from_hidden(self, x: Tensor | Rounded) -> tuple[Tensor, Tensor]:
         """The query or its latent, and the latent of keys and values."""
         projected = [product(x) for product in self.from_hidden]
         query, latent = projected[0].split(self._widths, dim=-1) if len(projected) == 1 else projected

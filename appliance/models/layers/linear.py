@@ -10,6 +10,7 @@ from torch import Tensor
 from appliance.checkpoint.families.base import Projection
 from appliance.models.base import BuildContext
 from appliance.models.layers.weight import Weight
+from kernels.fp8_linear import Rounded, rows_of
 
 
 class Linear:
@@ -24,21 +25,25 @@ class Linear:
         self.bias = context.empty(outputs) if bias else None
         self._kernels = context.kernels
 
-    def __call__(self, x: Tensor) -> Tensor:
+    @property
+    def in_fp8(self) -> bool:
+        return self.weight.scale is not None
+
+    def __call__(self, x: Tensor | Rounded) -> Tensor:
         """[T, inputs] -> [T, outputs]."""
         kernels, weight = self._kernels, self.weight
         out: Tensor = (
-            kernels.linear(x, weight.values, self.bias)
+            kernels.linear(rows_of(x), weight.values, self.bias)
             if weight.scale is None
             else kernels.fp8_linear(x, weight.values, weight.scale, self.bias)
         )
         return out
 
-    def gated(self, x: Tensor, activation: str, limit: float | None) -> Tensor:
+    def gated(self, x: Tensor | Rounded, activation: str, limit: float | None) -> Tensor:
         """[T, inputs] -> [T, outputs / 2]: the two parts are gate and up, of which the result is act(gate) * up."""
         kernels, weight = self._kernels, self.weight
         out: Tensor = (
-            kernels.linear(x, weight.values, self.bias, activation, limit)
+            kernels.linear(rows_of(x), weight.values, self.bias, activation, limit)
             if weight.scale is None
             else kernels.gated_activation(self(x), activation, limit)
         )

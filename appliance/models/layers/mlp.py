@@ -10,6 +10,7 @@ from appliance.checkpoint.families.decoder import PARTS
 from appliance.checkpoint.model_config import ACTIVATIONS
 from appliance.models.base import BuildContext
 from appliance.models.layers.linear import Linear
+from kernels.fp8_linear import Rounded
 
 
 class GatedMLP:
@@ -30,7 +31,12 @@ class GatedMLP:
         self._limit = limit
         self._activation = ACTIVATIONS[config.hidden_act]
 
-    def __call__(self, x: Tensor) -> Tensor:
+    @property
+    def in_fp8(self) -> bool:
+        """As `Mixer.in_fp8`."""
+        return self.gate_up.in_fp8
+
+    def __call__(self, x: Tensor | Rounded) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
         return self.down(self.gate_up.gated(x, self._activation, self._limit))
 

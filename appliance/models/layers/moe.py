@@ -13,6 +13,7 @@ from appliance.checkpoint.model_config import ACTIVATIONS
 from appliance.models.base import BuildContext
 from appliance.models.layers.mlp import GatedMLP
 from appliance.models.layers.weight import Weight
+from kernels.fp8_linear import Rounded, rows_of
 
 
 class SparseMoE:
@@ -43,13 +44,19 @@ class SparseMoE:
         self._activation = ACTIVATIONS[config.hidden_act]
         self._kernels = context.kernels
 
-    def __call__(self, x: Tensor, token_ids: Tensor | None = None) -> Tensor:
+    @property
+    def in_fp8(self) -> bool:
+        """As `Mixer.in_fp8`."""
+        return self.gate_up.scale is not None and not self.gate_up.packed
+
+    def __call__(self, x: Tensor | Rounded, token_ids: Tensor | None = None) -> Tensor:
         """[T, hidden] -> [T, hidden]. Where tokens have experts of their own, their ids [T] are given."""
-        kernels, routing = self._kernels, self._experts.routing
-        logits = kernels.linear(x.to(self.router.dtype), self.router)
+        kernels, routing, rows = self._kernels, self._experts.routing, rows_of(x)
+        logits = kernels.linear(rows.to(self.router.dtype), self.router)
         chosen = None if self.table is None else self.table[token_ids]
-        in_fp8 = None if self.gate_up.packed else self.gate_up.scale is not None
-        routed = kernels.moe_routing(logits, routing, self.selection_bias, chosen, in_fp8)
+        # Experts in MXFP4 have tiles of their own, for which nothing is sorted here.
+        sorted_for = None if self.gate_up.packed else self.in_fp8
+        routed = kernels.moe_routing(logits, routing, self.selection_bias, chosen, sorted_for)
         out: Tensor = kernels.fused_moe(
             x,
             routed.weights,
@@ -66,7 +73,7 @@ class SparseMoE:
             return out
         shared = self.shared(x)
         if self.shared_gate is not None:
-            shared *= torch.sigmoid(kernels.linear(x, self.shared_gate))
+            shared *= torch.sigmoid(kernels.linear(rows, self.shared_gate))
         return out.add_(shared)
 
     def prepare(self) -> None:

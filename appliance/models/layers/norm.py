@@ -9,22 +9,31 @@ from torch import Tensor
 
 from appliance.models.base import BuildContext
 from appliance.models.collectives import Group
+from kernels.fp8_linear import Rounded
 
 
 class RMSNorm:
     """Normalises the last dimension; adds the residual first if one is given."""
 
-    def __init__(self, context: BuildContext, name: str, size: int, eps: float | None = None) -> None:
-        """`eps` None: what the config says."""
+    def __init__(
+        self, context: BuildContext, name: str, size: int, eps: float | None = None, *, rounds: bool = False
+    ) -> None:
+        """`eps` None: what the config says. `rounds`: what is normed goes to products in FP8."""
         self._name = name
         self.weight = context.empty(size)
         self._eps = context.config.rms_norm_eps if eps is None else eps
         self._offset = context.config.norm_offset
+        self._rounds = rounds
         self._rms_norm = context.kernels.rms_norm
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """[..., size] -> the same; `residual` becomes x + residual in place."""
         out: Tensor = self._rms_norm(x, self.weight, self._eps, residual, self._offset)
+        return out
+
+    def rounded(self, x: Tensor, residual: Tensor) -> Tensor | Rounded:
+        """The same, for products that may be in FP8."""
+        out: Tensor | Rounded = self._rms_norm(x, self.weight, self._eps, residual, self._offset, self._rounds)
         return out
 
     def over_ranks(self, x: Tensor, group: Group) -> Tensor:
