@@ -22,6 +22,7 @@ SCRIPTS = Path(__file__).parents[1] / "gpu"
 PYTHON = """#!/bin/bash
 if [ "$1" = - ]; then cat > /dev/null; echo sm_90; exit; fi
 if [ "$1" = -c ]; then echo 3.12; exit; fi
+if [ "$2" = pip ]; then exit; fi  # where wheels are carried
 echo "ran with ${INGOT_GPU_CAST:-nothing}: $*"
 previous=
 for word in "$@"; do [ "$previous" != --out ] || mkdir -p "$word"; previous=$word; done
