@@ -6,6 +6,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,8 +26,10 @@ MOST_READERS: Final = 12
 PART_BYTES: Final = 8 << 20
 # Where in a buffer a tensor may begin: torch wants it aligned to its numbers.
 _ALIGNMENT: Final = 8
-# What a reader reads before it says so: each word costs the others a moment.
+# What a reader reads before it says so, and after how many seconds it does at the latest: each word costs the others
+# a moment.
 _WORD_BYTES: Final = 64 << 20
+_WORD_S: Final = 0.5
 
 
 class Part(NamedTuple):
@@ -190,7 +193,7 @@ class _Readers:
         on_gpu = self._device.type == "cuda"
         try:
             with torch.cuda.stream(torch.cuda.Stream(self._device) if on_gpu else None):
-                unsaid = 0
+                unsaid, said = 0, time.monotonic()
                 while (taken := self._take()) is not None:
                     order, read = taken
                     buffer = None if read.room is not None else self._free.get()
@@ -205,9 +208,9 @@ class _Readers:
                         _hand_over(read, buffer, self._device)
                         self._free.put(buffer)
                     unsaid += read.size
-                    if unsaid >= _WORD_BYTES:
+                    if unsaid >= _WORD_BYTES or time.monotonic() - said >= _WORD_S:
                         self._words.put(_Word(unsaid))
-                        unsaid = 0
+                        unsaid, said = 0, time.monotonic()
                 if on_gpu:
                     torch.cuda.current_stream().synchronize()  # what is converted
                 if unsaid:

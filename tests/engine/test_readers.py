@@ -149,6 +149,16 @@ def test_a_file_that_is_gone_is_named(tmp_path):
     assert (found.value.id, found.value.file) == ("weights-unreadable", index.files[0])
 
 
+def test_a_slow_disk_is_seen_to_move(tmp_path, monkeypatch):
+    """Twice a second at least, however little that is."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(readers, "_WORD_S", 0.0)
+    tensor = torch.randn(64, 1024)
+    seen = load(stored(tmp_path, a=tensor), {"a": torch.empty_like(tensor)})
+    assert len(seen) == tensor.nbytes // 4096
+    assert seen[-1] == tensor.nbytes
+
+
 PEAK = """
 import re, sys, torch
 from pathlib import Path
