@@ -76,7 +76,8 @@ def main() -> None:
         shape = Shape((1,) * sequences, contexts, heads, kv_heads, DIM, BLOCK)
         made = batch(shape, DTYPE, DTYPE, DEVICE)
         made = made._replace(query=made.query.contiguous())
-        ours = graph_of(partial(triton.paged_attention, *bounded(made), DIM**-0.5))
+        held = bounded(made)  # as long as the graph
+        ours = graph_of(partial(triton.paged_attention, *held, DIM**-0.5))
         planned = Planned(heads, kv_heads, sequences, -(-longest // BLOCK))
         planned.plan(made)
         out = torch.empty_like(made.query)
