@@ -9,6 +9,7 @@ import msgspec
 
 from appliance.diagnosis import telling
 from appliance.diagnosis.axes import axes_of, whose_of
+from appliance.diagnosis.blamed_setting import with_condition, with_damaged_file
 from appliance.diagnosis.catalogue import Flag, Match, causes_of
 from appliance.diagnosis.cause import UNKNOWN
 from appliance.diagnosis.error_lines import ErrorLine
@@ -43,7 +44,7 @@ class Reading:
         return self.match is not None and not self.match.cause.vague
 
     def diagnosis(self, settings: LaunchSettings, sites: RaiseSites) -> Diagnosis:
-        found = telling.with_damaged_file(self._diagnosis(settings, sites), settings)
+        found = with_damaged_file(self._diagnosis(settings, sites), settings)
         if found.fix is None or not settings.of_sglang:
             return found
         return msgspec.structs.replace(found, fix=in_flags(found.fix))
@@ -66,7 +67,7 @@ class Reading:
         if found.fix is None or found.fix.patch or found.fix.command or not settings.of_a_profile:
             return found
         site = site or self._found_site(sites)
-        return found if site is None or not site.certain else telling.with_condition(found, site, settings)
+        return found if site is None or not site.certain else with_condition(found, site, settings)
 
     def _speaks(self) -> bool:
         """Whether the message says what happened and to what, where a row knows no more than place or type."""
