@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from tests.bench.faults.places import PLACES
 from tests.bench.truth import FAULTS, MANY
 from tests.bench.truth_log import LogClock
 from tests.bench.truth_page import says, text_of
+from tests.bench.truth_run import ADDED, hooked
 from tests.running import wait_for
 
 HEALTHY = "(APIServer pid=1) WARNING 11-20 [system_utils.py:255] This can cause errors like `OSError: [Errno 24]`."
@@ -23,7 +27,24 @@ def test_every_row_says_what_is_right_and_where_it_happens() -> None:
         told = {"saving": True, "preflight": fault.expect.finding}.get(fault.told, fault.expect.family)
         assert told, fault.name
         assert fault.expect.words, fault.name
+        assert fault.expect.causes or fault.told in ("saving", "preflight"), fault.name
         assert fault.place in PLACES, fault.name
+
+
+def test_a_sites_wrapper_adds_its_flags_to_serve_alone(tmp_path: Path) -> None:
+    vllm = tmp_path / "vllm"
+    vllm.write_text(f"#!{sys.executable}\nimport os, sys\nprint(sys.argv[1:], os.environ.get('VLLM_ODD'))\n")
+    vllm.chmod(0o755)
+    wrapper = hooked(str(vllm), tmp_path / "wrapped", tmp_path)
+    (tmp_path / ADDED).write_text(json.dumps({"added": ["--odd=1"], "variables": {"VLLM_ODD": "2"}}))
+
+    def said(*arguments: str) -> str:
+        return subprocess.run([wrapper, *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+    assert said("serve", "/m") == "['serve', '/m', '--odd=1'] 2"
+    assert said("--version") == "['--version'] None"
+    (tmp_path / ADDED).unlink()
+    assert said("serve", "/m") == "['serve', '/m'] None"
 
 
 @pytest.mark.parametrize(

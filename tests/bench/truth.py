@@ -20,10 +20,13 @@ from tests.bench.faults.in_preflight import IN_PREFLIGHT
 from tests.bench.faults.of_native import OF_NATIVE
 from tests.bench.faults.of_vllm import OF_VLLM
 from tests.bench.faults.places import PLACES, Unavailable
+from tests.bench.faults.vllm_files import VLLM_FILES
+from tests.bench.faults.vllm_settings import VLLM_SETTINGS
+from tests.bench.faults.vllm_site import VLLM_SITE
 from tests.bench.table import Figure, conclude
 from tests.bench.truth_run import Result, run_place
 
-FAULTS = (*IN_PREFLIGHT, *OF_NATIVE, *OF_VLLM)
+FAULTS = (*IN_PREFLIGHT, *OF_NATIVE, *OF_VLLM, *VLLM_SETTINGS, *VLLM_FILES, *VLLM_SITE)
 MANY = 25
 NEVER_S = 3600.0
 PREFLIGHT_GOAL_S = 2.0
@@ -88,6 +91,7 @@ def figures(results: list[Result], bare: dict[str, float]) -> list[Figure]:
     found = [
         Figure("failures", "failures provoked", [len(results)], MANY, "", at_least=True),
         Figure("told_right", "failures told right", [right], len(results), "", at_least=True),
+        *shown_alone(later),
         *most("told_in_preflight_s", "Activate to the cause, of what preflight tells", refused, PREFLIGHT_GOAL_S),
         *most("after_exception_s", "first exception, or the end, to the cause", raised, EXCEPTION_GOAL_S),
         *most("stopped_told_s", "stopped (SIGSTOP) to told as hung", stopped, STOPPED_GOAL_S),
@@ -99,6 +103,18 @@ def figures(results: list[Result], bare: dict[str, float]) -> list[Figure]:
         found.append(Figure("beside_bare_ingot_s", "Activate to the cause, of those", [o for o, _ in ended], None))
         found.append(Figure("beside_bare_vllm_s", "vLLM alone, start to its error", [t for _, t in ended], None))
     return found
+
+
+def shown_alone(later: list[Result]) -> list[Figure]:
+    """Beside it: what showing a log's last exception would have come to. It names no family and patches nothing."""
+    shown = [result.shown for result in later if result.shown is not None]
+    named = sum(not result.wrong for result in later if result.shown is not None)
+    if not shown:
+        return []
+    return [
+        Figure("launches_told_right", f"told right, of the {len(shown)} that left a log", [named], None, ""),
+        Figure("last_exception_names_it", "of these, named by the log's last exception", [sum(shown)], None, ""),
+    ]
 
 
 def print_table(results: list[Result], bare: dict[str, float]) -> None:

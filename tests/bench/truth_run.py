@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -23,6 +24,7 @@ from tests.bench.faults.scene import Scene
 from tests.bench.faults.spoiling import write_model
 from tests.bench.truth_log import LogClock
 from tests.bench.truth_page import Visitor, says, text_of
+from tests.diagnosis.last_exception import last_exception
 from tests.running import Appliance, appliance, wait_for
 
 SETTLED = ("ready", "failed", "hung")
@@ -31,18 +33,22 @@ ENDED = (State.FAILED, State.HUNG, State.STOPPED)
 LAST_WORD_S = 5.0
 # vLLM alone takes 40 s to serve on two idle processors.
 PATIENCE_S = {"native": 60.0, "vllm": 240.0}
+# Among the hooks: what the wrapper around vLLM adds.
+ADDED = "added.json"
 
 
 @dataclass(frozen=True)
 class Result:
     """`seconds` from Activate to the cause on the page, `after` from the first exception, or from what was done to a
-    launch that left none; None where it was never told. `wrong` says what was not right, `said` what Ingot said."""
+    launch that left none; None where it was never told. `wrong` says what was not right, `said` what Ingot said, and
+    `shown` whether the last exception of its log would have said the decisive words; None where there was no log."""
 
     fault: Fault
     seconds: float | None
     after: float | None
     said: str
     wrong: list[str] = field(default_factory=list)
+    shown: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ def run_place(place: Place, faults: Sequence[Fault], vllm: str, logs: Path | Non
         hooks.mkdir()
         variables = {"FAULT_HOOKS": str(hooks), "PYTHONPATH": str(HOOK), **place.variables}
         if vllm:
-            variables["INGOT_VLLM"] = str(hooked(vllm, folder.parent / "vllm"))
+            variables["INGOT_VLLM"] = str(hooked(vllm, folder.parent / "vllm", hooks))
         with appliance(folder, variables) as running:
             stage = Stage(running, Visitor(running), variables, hooks, logs)
             running.wait_until(lambda state: state["state"] in SETTLED, "the first launch has settled", 120)
@@ -81,15 +87,25 @@ def run_place(place: Place, faults: Sequence[Fault], vllm: str, logs: Path | Non
                 stage.visitor.close()
 
 
-def hooked(vllm: str, prefix: Path) -> Path:
-    """vLLM's command with the hooks on its path, which Ingot keeps its own environment's from."""
+WRAPPER = """\
+import json, os, sys
+from pathlib import Path
+
+os.environ["PYTHONPATH"] = {hook!r}
+added = Path({hooks!r}, {ADDED!r})
+given = json.loads(added.read_text()) if added.exists() and sys.argv[1:2] == ["serve"] else {{}}
+os.environ.update(given.get("variables", {{}}))
+os.execv({vllm!r}, [{vllm!r}, *sys.argv[1:], *given.get("added", ())])
+"""
+
+
+def hooked(vllm: str, prefix: Path, hooks: Path) -> Path:
+    """vLLM's command with the hooks on its path, which Ingot keeps its own environment's from, and with what a site's
+    own wrapper would add."""
     first, *_ = Path(vllm).read_text().splitlines()
     program = prefix / "bin" / "vllm"
     program.parent.mkdir(parents=True)
-    program.write_text(
-        f"{first}\nimport os, sys\nos.environ['PYTHONPATH'] = {str(HOOK)!r}\n"
-        f"os.execv({vllm!r}, [{vllm!r}, *sys.argv[1:]])\n"
-    )
+    program.write_text(f"{first}\n{WRAPPER.format(hook=str(HOOK), hooks=str(hooks), ADDED=ADDED, vllm=vllm)}")
     program.chmod(0o755)
     return program
 
@@ -104,6 +120,10 @@ def run_one(stage: Stage, fault: Fault, number: int) -> Result:
     document = documents.apply_patch({"schema": 1, "name": name, "model": {"path": path}}, _keys(fault))
     for hook in stage.hooks.iterdir():
         hook.unlink()
+    model = str(stage.home.models / path)
+    added = [part.replace("{model}", model) for part in fault.added]
+    variables = {name: value.replace("{model}", model) for name, value in fault.variables.items()}
+    (stage.hooks / ADDED).write_text(json.dumps({"added": added, "variables": variables}))
     result = _refused(stage, fault, document) if fault.told in ("saving", "preflight") else _run(stage, fault, document)
     result = replace(result, said=result.said.replace(str(stage.running.home), "$INGOT_HOME"))
     print(f"{'WRONG' if result.wrong else 'right'}  {fault.engine:6}  {fault.name}: {result.said[:160]}", flush=True)
@@ -187,9 +207,11 @@ def _run(stage: Stage, fault: Fault, document: dict[str, Any]) -> Result:
     acting.start()
     folder = LaunchFolder(scene.folder)
 
+    last = (*ENDED, State.READY) if fault.told == "start" else ENDED
+
     def over() -> bool:
         record = folder.stored_record()
-        return record is not None and record.state in ENDED and time.time() - record.since > LAST_WORD_S
+        return record is not None and record.state in last and time.time() - record.since > LAST_WORD_S
 
     told = page.wait_told(PATIENCE_S[fault.engine], over)
     acting.join()
@@ -251,7 +273,8 @@ def _judge_launch(
     after = told - moment if told is not None else None
     if wrong:
         wrong.append(f"its log ends: {' / '.join(log.lines[-3:])[-300:]}")
-    return Result(fault, told - started if told is not None else None, after, said, wrong)
+    shown = says(last_exception(log.lines), expect.words)
+    return Result(fault, told - started if told is not None else None, after, said, wrong, shown)
 
 
 def _broke(record: LaunchRecord) -> float:

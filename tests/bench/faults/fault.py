@@ -36,8 +36,9 @@ class Fault:
     """`model` spoils a good model folder before Activate is pressed; `late` does once preflight has passed it. `act` is
     done to the launch at the moment of `Told`: while it starts, or once it serves. `place` is the appliance that it
     happens in, `path` what the profile names as the model; with `needs_vllm` the report differs where no vLLM is
-    installed. `bare` are the arguments with which vLLM alone fails likewise, None where it cannot. `measure`: against
-    which goal the time counts; a `silent` failure has none."""
+    installed. `added` are flags, and `variables` the environment, that a site's own wrapper around `vllm` adds: what
+    no profile may set ("{model}" in them is the model's folder). `bare` are the arguments with which vLLM alone fails
+    likewise, None where it cannot. `measure`: against which goal the time counts; a `silent` failure has none."""
 
     name: str
     engine: Engine
@@ -50,5 +51,7 @@ class Fault:
     place: str = "plain"
     path: str = "model"
     needs_vllm: bool = False
+    added: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
     bare: tuple[str, ...] | None = None
     measure: Measure = "exception"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,45 @@ def remove(*names: str) -> Spoil:
 def text(name: str, content: str) -> Spoil:
     def spoil(folder: Path) -> None:
         (folder / name).write_text(content)
+
+    return spoil
+
+
+def texts(files: Mapping[str, str]) -> Spoil:
+    """Files of the site's own, beside the model's."""
+
+    def spoil(folder: Path) -> None:
+        for name, content in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(content)
+
+    return spoil
+
+
+def replaced(name: str, old: str, new: str) -> Spoil:
+    """A word of a file, wherever it stands."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / name
+        text = path.read_text()
+        assert old in text, f"{name} does not hold {old}"
+        path.write_text(text.replace(old, new))
+
+    return spoil
+
+
+def link_to_itself(name: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to(name)
+
+    return spoil
+
+
+def folder_instead(name: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
 
     return spoil
 
