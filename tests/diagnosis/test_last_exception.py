@@ -11,8 +11,11 @@ from tests.diagnosis.last_exception import last_exception
     ("lines", "shown"),
     [
         (["ValueError: first", "RuntimeError: See root cause above."], "RuntimeError: See root cause above."),
-        (["x.ValidationError: 1 error", "  too small", "done"], "x.ValidationError: 1 error\n  too small"),
-        (["vllm serve: error: argument --dtype: invalid", "bye"], "vllm serve: error: argument --dtype: invalid"),
+        (
+            ["x.ValidationError: 1 error", "size", "  too small", "INFO: end"],
+            "x.ValidationError: 1 error\nsize\n  too small",
+        ),
+        (["vllm serve: error: argument --dtype: no", "", "bye"], "vllm serve: error: argument --dtype: no"),
         (["(Worker pid=3) ERROR 11-26 [x.py:9] KeyError: 'a'"], "(Worker pid=3) ERROR 11-26 [x.py:9] KeyError: 'a'"),
         (["WARNING this can cause errors like OSError: 24"], ""),
         ([], ""),
