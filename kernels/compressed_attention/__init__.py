@@ -19,7 +19,7 @@ def queries_together(query_bytes: int) -> int:
 
 # What a query sees is its window and the compressed entries behind that: of a decode so many of these are a part, which
 # Triton computes by itself. Constant, so that the parts of a sum do not depend on what else is in the batch.
-SPLIT: Final = 320
+SPLIT: Final = 192
 # Memory limit for the parts of one launch of Triton's decodes, unless one sequence needs more.
 SCRATCH_BYTES: Final = 128 << 20
 

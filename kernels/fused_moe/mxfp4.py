@@ -98,7 +98,7 @@ def _decoded(codes, exponents, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TYP
 @triton.jit(do_not_specialize=["columns16", "inner32", "top_k", "limit"])
 def mxfp4_row_kernel(
     a_ptr,  # as in `mxfp4_product_kernel`, two numbers in 32 bits
-    b_ptr,
+    b_ptr,  # and eight numbers in 32 bits
     b_scale_ptr,
     order_ptr,
     blocks_ptr,  # of a pair each
@@ -137,34 +137,34 @@ def mxfp4_row_kernel(
         b_rows = columns
     GROUPS: tl.constexpr = BLOCK_K // 32
     group = tl.arange(0, GROUPS)
-    byte = tl.arange(0, 16)[None, None, :]
+    word = tl.arange(0, 4)[None, None, :]
     rows_before = expert.to(tl.int64) * b_rows
     a_start = a_ptr + row * (inner32 * 16)
-    b_start = b_ptr + rows_before * (inner32 * 16)
+    b_start = b_ptr + rows_before * (inner32 * 4)
     scale_start = b_scale_ptr + rows_before * inner32
-    total = tl.zeros([BLOCK_N, GROUPS, 16], tl.float32)
+    total = tl.zeros([BLOCK_N, GROUPS, 4], tl.float32)
     for start in range(0, inner32, GROUPS):
         inside = start + group < inner32
-        place_of = (start + group)[None, :, None] * 16 + byte  # [1, GROUPS, 16]
-        both = tl.load(a_start + place_of, mask=inside[None, :, None], other=0)
-        codes = tl.load(
-            b_start + (b_row[:, None, None] * (inner32 * 16) + place_of), mask=inside[None, :, None], other=0
+        place_of = (start + group)[None, :, None] * 4 + word  # [1, GROUPS, 4]
+        words = tl.load(
+            b_start + (b_row[:, None, None] * (inner32 * 4) + place_of), mask=inside[None, :, None], other=0
         )
         exponents = tl.load(
             scale_start + (b_row[:, None] * inner32 + (start + group)[None, :]), mask=inside[None, :], other=0
         )
-        scale = (tl.minimum(exponents.to(tl.int32) + 14, 255) << 23).to(tl.float32, bitcast=True)
-        bits = codes.to(tl.uint16)
-        first = (((bits & 0x07) << 9) | ((bits & 0x08) << 12)).to(tl.float16, bitcast=True).to(tl.float32)
-        second = (((bits & 0x70) << 5) | ((bits & 0x80) << 8)).to(tl.float16, bitcast=True).to(tl.float32)
-        if tl.bfloat16 == TYPE:  # the upper half of a float32
-            even, odd = (both << 16).to(tl.float32, bitcast=True), (both & -65536).to(tl.float32, bitcast=True)
-        else:
-            even = (both & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
-            odd = ((both >> 16) & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
-        total += (first * even + second * odd) * scale[:, :, None]
+        # With a factor of 2^30, which what is missing of 2^126 leaves: see `_numbers` and `_pair`.
+        scale = (tl.minimum(exponents.to(tl.int32) + 30, 255) << 23).to(tl.float32, bitcast=True)
+        part = tl.zeros([BLOCK_N, GROUPS, 4], tl.float32)
+        for half in tl.static_range(2):
+            # Columns 4 and 5, and 0 and 1, of a word; then 6 and 7, and 2 and 3.
+            early, late = _pair(a_start, place_of, half, inside, TYPE), _pair(a_start, place_of, 2 + half, inside, TYPE)
+            for odd in tl.static_range(2):
+                first, second = _numbers(words << (4 * (3 - 2 * half - odd)))
+                part += first * early[odd]
+                part += second * late[odd]
+        total += part * scale[:, :, None]
 
-    sums = tl.sum(tl.reshape(total, [BLOCK_N, GROUPS * 16]), axis=1)
+    sums = tl.sum(tl.reshape(total, [BLOCK_N, GROUPS * 4]), axis=1)
     column = tile * WIDTH + tl.arange(0, WIDTH)
     if GATED:
         gate, up = tl.split(tl.reshape(sums, [WIDTH, 2]))
@@ -172,3 +172,23 @@ def mxfp4_row_kernel(
     else:
         result, out_row = sums * tl.load(weights_ptr + pair), pair
     tl.store(out_ptr + out_row.to(tl.int64) * columns + column, result.to(TYPE), mask=column < columns)
+
+
+@triton.jit
+def _numbers(words):
+    """Of words of eight codes the two that are at the top of their halves, the lower first, times 2^-126, in float32:
+    their bits are moved to where the last two of its exponent and the first of its mantissa are."""
+    both = (words & -2147450880) | ((words & 0x70007000) >> 6)
+    return (both << 16).to(tl.float32, bitcast=True), (both & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _pair(a_start, words, pair: tl.constexpr, inside, TYPE: tl.constexpr):
+    """Two neighbouring numbers of what eight numbers each of `words` multiply, times 2^96, in float32."""
+    both = tl.load(a_start + (words * 4 + pair), mask=inside[None, :, None], other=0)
+    if tl.bfloat16 == TYPE:  # the upper half of a float32
+        even, odd = (both << 16).to(tl.float32, bitcast=True), (both & -65536).to(tl.float32, bitcast=True)
+    else:
+        even = (both & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+        odd = ((both >> 16) & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+    return even * 7.9228162514264338e28, odd * 7.9228162514264338e28

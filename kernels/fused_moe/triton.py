@@ -136,11 +136,13 @@ class Products(NamedTuple):
             (x, gate_up, gate_up_scale, inner, activation),
             (inner, down, down_scale, out, ""),
         ):
-            alone = self.tile.block_m == 1
+            kernel, given = mxfp4_product_kernel, (a, b)
+            if self.tile.block_m == 1:
+                kernel, given = mxfp4_row_kernel, (a.view(torch.int32), b.view(torch.int32))
             launch(
-                mxfp4_row_kernel if alone else mxfp4_product_kernel, _mxfp4_variant(_name(x), self.tile, kind),
+                kernel, _mxfp4_variant(_name(x), self.tile, kind),
                 (self.pairs.most * cdiv(b.shape[1], self.tile.block_n),),
-                a.view(torch.int32) if alone else a, b, scale.view(torch.uint8), *self.pairs, self.weights, to,
+                *given, scale.view(torch.uint8), *self.pairs, self.weights, to,
                 to.shape[1] // variants.UNIT, b.shape[2] * 2 // float4.GROUP, self.weights.shape[1], self.limit,
             )  # fmt: skip
 

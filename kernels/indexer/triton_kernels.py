@@ -129,9 +129,12 @@ def select_kernel(
             score = _ordered(scores_ptr, begin + tl.arange(0, BLOCK), visible)
             reached += (score >= first).to(tl.int32) + ((score >= second).to(tl.int32) << 10)
             reached += (score >= third).to(tl.int32) << 20
-        found += step * (tl.sum(reached & 1023) >= top_k).to(tl.int64)
-        found += step * (tl.sum((reached >> 10) & 1023) >= top_k).to(tl.int64)
-        found += step * (tl.sum(reached >> 20) >= top_k).to(tl.int64)
+        # All three by one sum, 21 bits each: what threads say to one another takes longest.
+        wide = reached.to(tl.int64)
+        sums = tl.sum((wide & 1023) | ((wide & 0xFFC00) << 11) | ((wide >> 20) << 42))
+        found += step * ((sums & 0x1FFFFF) >= top_k).to(tl.int64)
+        found += step * (((sums >> 21) & 0x1FFFFF) >= top_k).to(tl.int64)
+        found += step * ((sums >> 42) >= top_k).to(tl.int64)
         step = step >> 2
     least = (found + _LEAST).to(tl.int32)
     larger = tl.full((), 0, tl.int32)
