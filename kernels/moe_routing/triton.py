@@ -102,7 +102,7 @@ def moe_routing_kernel(
     ids = tl.zeros([ROWS, PLACES], tl.int32)
     weights = tl.zeros([ROWS, PLACES], tl.float32)
     for taken in range(top_k):
-        best = tl.argmax(ranked, axis=1, tie_break_left=True)[:, None]
+        best = _best(ranked, expert, BLOCK)
         score = tl.sum(tl.where(expert == best, scores, 0.0), axis=1)[:, None]
         ids = tl.where(place == taken, best, ids)
         weights = tl.where(place == taken, score, weights)
@@ -153,7 +153,7 @@ def sorted_routing_kernel(
     expert = tl.arange(0, BLOCK)[None, :] + tl.zeros([ROWS, 1], tl.int32)
     choice = tl.full([ROWS, BLOCK], -1, tl.int32)
     for taken in range(top_k):
-        hit = expert == tl.argmax(ranked, axis=1, tie_break_left=True)[:, None]
+        hit = expert == _best(ranked, expert, BLOCK)
         choice = tl.where(hit, taken, choice)
         ranked = tl.where(hit, -float("inf"), ranked)
     chosen = (choice >= 0) & (row < tokens)[:, None]
@@ -230,13 +230,21 @@ def _best_groups(
     for index in range(num_groups):
         members = tl.where(group_of == index, ranked, -float("inf"))
         merit = tl.max(members, axis=1)
-        first = tl.argmax(members, axis=1, tie_break_left=True)[:, None]
-        second = tl.max(tl.where(expert == first, -float("inf"), members), axis=1)
-        merit += tl.where(has_bias != 0, second, 0.0)
+        if has_bias != 0:
+            first = _best(members, expert, BLOCK)
+            merit += tl.max(tl.where(expert == first, -float("inf"), members), axis=1)
         merits = tl.where(group == index, merit[:, None], merits)
     chosen = tl.zeros([ROWS, BLOCK], tl.int32)
     for _ in range(top_groups):
-        best = tl.argmax(merits, axis=1, tie_break_left=True)[:, None]
+        best = _best(merits, group, GROUPS)
         chosen = tl.where(group_of == best, 1, chosen)
         merits = tl.where(group == best, -float("inf"), merits)
     return chosen != 0
+
+
+@triton.jit
+def _best(values, place, BLOCK: tl.constexpr):
+    """Where the largest of each row is, the first of equals: [rows, 1]. Two plain reductions take half the time of one
+    over pairs, as `tl.argmax` is."""
+    largest = tl.max(values, axis=1)[:, None]
+    return tl.min(tl.where(values == largest, place, BLOCK - 1), axis=1)[:, None]

@@ -16,7 +16,7 @@ MAX_TOP_K = 16
 MAX_GROUPS = 32
 TILE, ROWS = 1024, 8  # scores and tokens that a program takes at most
 # By blocks of experts: the tokens that one program routes and sorts, as many as its registers hold.
-SORTED_ROWS = {32: (8, 64), 128: (8, 64), 256: (8, 32), 512: (8, 16)}
+SORTED_ROWS = {32: (8,), 128: (8,), 256: (8,), 512: (8,)}
 _NUMBERS = (*("i32",) * 7, "fp32")
 DTYPES = ("bfloat16", "float16", "float32")
 SCORINGS = ("softmax", "sigmoid")
@@ -72,7 +72,7 @@ def of_sorted(dtype: str, block: int, scoring: str, grouped: bool, rows: int) ->
         SORTED_KERNEL,
         (f"*{TRITON_TYPES[dtype]}", "*fp32", "*fp32", "*i32", "*i32", "*i32", *_NUMBERS, "i32"),
         {"ROWS": rows, "BLOCK": block, "GROUPS": MAX_GROUPS, "SIGMOID": scoring == "sigmoid", "GROUPED": grouped},
-        num_warps=min(max(rows * block // 512, 4), 16),
+        num_warps=min(max(rows * block // 64, 4), 16),
     )
 
 

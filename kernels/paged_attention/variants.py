@@ -51,7 +51,7 @@ GATHERED_TILES: Final[dict[int, dict[int, Tile]]] = {
 DECODE_TILES: Final[dict[int, dict[int, Tile]]] = {
     _A100: {64: Tile(0, 64, 4, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 8, 2)},
     _SMALL: {64: Tile(0, 64, 4, 3), 96: Tile(0, 32, 4, 3), 128: Tile(0, 32, 4, 3), 256: Tile(0, 32, 8, 1)},
-    _HOPPER: {64: Tile(0, 64, 2, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 2), 256: Tile(0, 32, 4, 3)},
+    _HOPPER: {64: Tile(0, 128, 4, 2), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 2), 256: Tile(0, 32, 4, 3)},
 }
 # An FP8 cache is half the bytes: longer tiles.
 FP8_DECODE_TILES: Final[dict[int, dict[int, Tile]]] = {
