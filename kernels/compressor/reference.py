@@ -10,7 +10,7 @@ from torch import Tensor
 from kernels.index_cache.reference import hadamard, key_rows, quantise, write_keys
 from kernels.packed_entries.reference import entry_rows, write_entries
 from kernels.paged_attention.metadata import AttentionMetadata
-from kernels.rms_norm.reference import rms_norm
+from kernels.rms_norm.reference import normed
 from kernels.window_entries.reference import turn_last
 
 
@@ -101,7 +101,7 @@ def _overlapping(windows: Tensor) -> Tensor:
 def _write(
     made: Tensor, entries: Tensor, blocks: Tensor, compression: Compression, cos_sin: Tensor, pages: Tensor
 ) -> None:
-    made = rms_norm(made, compression.norm.to(made.dtype), compression.eps)
+    made = normed(made, compression.norm.to(made.dtype), compression.eps)
     turn_last(made.unsqueeze(1), entries * compression.ratio, cos_sin)
     dim, rope_dim = made.shape[1], cos_sin.shape[-1]
     rows = key_rows(pages, dim) if compression.keys else entry_rows(pages, dim, rope_dim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.rms_norm.reference import rms_norm
+from kernels.rms_norm.reference import normed
 from kernels.rotary_cache.reference import turn, write
 
 
@@ -38,7 +38,7 @@ def latent_cache(
     content, key = latent.split((rank, rope), dim=-1)
     turn(query[..., -rope:], positions, cos_sin, interleaved=True)
     turn(key.unsqueeze(1), positions, cos_sin, interleaved=True)
-    entries = torch.cat((rms_norm(content, weight, eps), key), dim=-1)
+    entries = torch.cat((normed(content, weight, eps), key), dim=-1)
     if bool(slot_mapping.lt(0).any()):
         written = slot_mapping >= 0
         entries, slot_mapping = entries[written], slot_mapping[written]

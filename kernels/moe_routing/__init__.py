@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-from kernels.fused_moe import Sorted
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +26,3 @@ class Routing:
     @property
     def grouped(self) -> bool:
         return self.num_groups > 1
-
-
-class Routed(NamedTuple):
-    """Where tokens go: `weights` [T, k] float32 and `expert_ids` [T, k] int32, best first. `by_expert` are the same
-    pairs sorted for `fused_moe`, where a backend has done that in passing."""
-
-    weights: Tensor
-    expert_ids: Tensor
-    by_expert: Sorted | None = None

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from kernels.moe_routing import Routed, Routing
+from kernels.moe_routing import Routing
+from kernels.moe_routing.routed import Routed
 
 
 def moe_routing(

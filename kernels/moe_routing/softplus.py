@@ -13,7 +13,8 @@ from torch import Tensor
 
 from kernels.dependent_launch import wait_for_previous
 from kernels.launch import cdiv, launch
-from kernels.moe_routing import Routed, Routing, variants
+from kernels.moe_routing import Routing, variants
+from kernels.moe_routing.routed import Routed
 from kernels.variants import Variant
 
 

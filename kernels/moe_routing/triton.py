@@ -14,7 +14,8 @@ from kernels.dependent_launch import wait_for_previous
 from kernels.fused_moe.sort import room
 from kernels.fused_moe.variants import tile_of
 from kernels.launch import architecture, cdiv, launch
-from kernels.moe_routing import Routed, Routing, variants
+from kernels.moe_routing import Routing, variants
+from kernels.moe_routing.routed import Routed
 from kernels.moe_routing.softplus import route_by_softplus
 from kernels.variants import Variant
 

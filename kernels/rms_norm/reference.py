@@ -30,11 +30,12 @@ def rms_norm(
         A new tensor like `x`. The mean is taken in float32; the product with `weight` in the dtype of `x`, or with an
         offset in float32 and rounded once, as the published models do it.
     """
-    rows = _normed(x if residual is None else residual.add_(x), weight, eps, offset)
+    rows = normed(x if residual is None else residual.add_(x), weight, eps, offset)
     return Rounded(rows) if rounds else rows
 
 
-def _normed(x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+def normed(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+    """`rms_norm` of `x` alone, for the references of kernels that norm in passing."""
     if x.dtype == torch.float32:
         return torch.nn.functional.rms_norm(x, weight.shape, weight + offset if offset else weight, eps)
     wide = x.float()

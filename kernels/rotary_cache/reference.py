@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.rms_norm.reference import rms_norm
+from kernels.rms_norm.reference import normed
 
 
 def rotary_cache(
@@ -40,8 +40,8 @@ def rotary_cache(
         interleaved: the pairs are (2i, 2i + 1), as in GPT-J; else (i, i + R/2), as in Hugging Face's checkpoints.
     """
     if norms is not None:
-        query.copy_(rms_norm(query, norms[0], eps, offset=offset))
-        key = rms_norm(key, norms[1], eps, offset=offset)
+        query.copy_(normed(query, norms[0], eps, offset))
+        key = normed(key, norms[1], eps, offset)
     for heads in (query, key):
         turn(heads, positions, cos_sin, interleaved)
     if bool(slot_mapping.lt(0).any()):

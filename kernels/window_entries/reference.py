@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.rms_norm.reference import rms_norm
+from kernels.rms_norm.reference import normed
 from kernels.rotary_cache.reference import turn
 
 
@@ -17,7 +17,7 @@ def window_entries(
     `rotary_cache.frequencies.cos_sin_table`. Returns both, new and contiguous."""
     wide = query.float()
     query = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(query.dtype)
-    entry = rms_norm(entry.contiguous(), weight, eps)
+    entry = normed(entry.contiguous(), weight, eps)
     turn_last(query, positions, cos_sin)
     turn_last(entry.unsqueeze(1), positions, cos_sin)
     return query, entry

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from appliance.diagnosis.axes import CHECK_FAILED, ERROR_REPORTED
+from appliance.diagnosis.blamed_setting import UNRECOGNISED
 from appliance.diagnosis.causes import CATALOGUE
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
@@ -27,7 +28,6 @@ from appliance.diagnosis.raise_sites.harvest import harvest
 from appliance.diagnosis.raise_sites.install import DISTRIBUTIONS, ENGINE, NotInstalledError, index_of
 from appliance.diagnosis.raise_sites.lookup import NO_SITES, RaiseSites
 from appliance.diagnosis.raise_sites.site import Index, RaiseSite, make_index
-from appliance.diagnosis.telling import UNRECOGNISED
 from appliance.packages import Packages
 from appliance.protocol import Diagnosis, Outcome
 from appliance.vllm_program import find_program

@@ -8,7 +8,7 @@ import torch
 from kernels.cases import randn
 from kernels.compressor.reference import Compression, compressor
 from kernels.paged_attention.metadata import AttentionMetadata
-from kernels.rms_norm.reference import rms_norm
+from kernels.rms_norm.reference import normed
 from kernels.rotary_cache.frequencies import cos_sin_table, inverse_frequencies
 from kernels.window_entries.reference import turn_last
 
@@ -34,7 +34,7 @@ def expected(projected: torch.Tensor, wanted: Compression, entry: int) -> torch.
         value = torch.cat((values[before, :DIM], value))
         gate = torch.cat((gates[before, :DIM] + wanted.base[:, :DIM], gate))
     made = (torch.softmax(gate, 0) * value).sum(0, keepdim=True)
-    made = rms_norm(made, wanted.norm, wanted.eps)
+    made = normed(made, wanted.norm, wanted.eps)
     turn_last(made.unsqueeze(1), torch.tensor([start]), TABLE)
     return made[0]
 
