@@ -23,7 +23,7 @@ BUILD_S = 5400
 pytestmark = pytest.mark.timeout(BUILD_S + 600)
 PYTHON = "/opt/vllm/bin/python"
 USUAL = {module.name for module in MODULES if module.usual}
-TOOLS = ("nvcc", "ptxas*", "cicc", "nvlink", "fatbinary", "ninja", "cc1*", "tileiras")
+TOOLS = ("nvcc", "ptxas", "ptxas-*", "cicc", "nvlink", "fatbinary", "ninja", "cc1", "cc1plus", "tileiras")
 # What vLLM looks for before it uses FlashInfer.
 REFUSES = "/opt/vllm/lib/python3.11/site-packages/nvidia/cu13/bin/{}"
 KERNEL = 'extern "C" __global__ void f(float *x) { x[threadIdx.x] += 1; }\nextern "C" int g() { return cudaSuccess; }\n'
