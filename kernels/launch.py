@@ -37,12 +37,16 @@ _listeners: list[Callable[[Variant], None]] = []
 _held: dict[int, _Held] = {}  # by the id of their variants, which they keep alive
 
 
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on the CPU."""
+    return bool(knobs.runtime.interpret)
+
+
 def architecture() -> int:
     """The architecture kernels are chosen for, such as 90 for sm_90: that of the process's only GPU."""
     global _architecture
     if _architecture is None:
-        interpreted = knobs.runtime.interpret
-        _architecture = INTERPRETED_AS if interpreted else int(driver.active.get_current_target().arch)
+        _architecture = INTERPRETED_AS if interpreted() else int(driver.active.get_current_target().arch)
     return _architecture
 
 

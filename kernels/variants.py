@@ -26,7 +26,8 @@ class Variant:
     them: "*bf16", "*fp16", "*fp32", "*fp8e4nv", "*u8", "*i32", "*i64" for tensors (16-byte aligned), "i32" and "fp32"
     for numbers. Every number is to be named in the kernel's `do_not_specialize`, so that its value has no part in the
     variant; a size whose divisibility the compiler should know is passed in units (N // 16) and multiplied in the
-    kernel. `constants` are the compile-time arguments.
+    kernel. `constants` are the compile-time arguments. `max_registers` is what a thread has at first, where the kernel
+    divides them among its warps itself; else 0.
     """
 
     op: str
@@ -35,6 +36,7 @@ class Variant:
     constants: tuple[tuple[str, Constant], ...]
     num_warps: int = 4
     num_stages: int = 1
+    max_registers: int = 0
 
     @cached_property
     def name(self) -> str:
@@ -46,7 +48,8 @@ class Variant:
     @cached_property
     def options(self) -> dict[str, Constant]:
         """The keyword arguments of a launch."""
-        return dict(self.constants) | {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        registers = {"maxnreg": self.max_registers} if self.max_registers else {}
+        return dict(self.constants) | {"num_warps": self.num_warps, "num_stages": self.num_stages} | registers
 
 
 def variant(
@@ -57,9 +60,10 @@ def variant(
     *,
     num_warps: int = 4,
     num_stages: int = 1,
+    max_registers: int = 0,
 ) -> Variant:
     """A variant from a mapping of its constants."""
-    return Variant(op, kernel, arguments, tuple(constants.items()), num_warps, num_stages)
+    return Variant(op, kernel, arguments, tuple(constants.items()), num_warps, num_stages, max_registers)
 
 
 # The dtypes of `selection.Context` in Triton's spelling.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.cases import TOLERANCES, Case, randn
-from kernels.mla_attention import SHAPES, LatentShape, variants
+from kernels.mla_attention import PROGRAMS_TOGETHER, SHAPES, LatentShape, variants
 from kernels.paged_attention.cases import place
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.selection import Context
@@ -39,7 +39,15 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
             continue  # launched by what is below
         constants = dict(variant.constants)
         dtype = torch.bfloat16 if variant.arguments[0] == "*bf16" else torch.float16
-        if kernel == "prefill_kernel":
+        if kernel == "hopper_decode_kernel":
+            latent = SHAPES[0] if model is None else LatentShape(*model.latent_shape)
+            # One part of several programs, parts that are merged, and all parts of a sequence in one program.
+            shapes = [
+                Shape((1,) * 4 + (5,), (1, 531, 90, 1300, 26), 67, latent),
+                Shape((1,) * 3, (1025, 64, 4000), 64, latent, 64),
+                Shape((1,) * PROGRAMS_TOGETHER, (70,) * (PROGRAMS_TOGETHER - 2) + (2200, 1090), 64, latent),
+            ]
+        elif kernel == "prefill_kernel":
             latent = LatentShape(*(int(constants[name]) for name in ("RANK", "NOPE", "ROPE", "VALUE")))
             # Whole, and a chunk of a longer context; the first not of whole tiles, the second behind blocks of others.
             shapes = [Shape((450, 400), (450, 517), 3, latent)]
@@ -48,7 +56,9 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
             rows = int(constants["ROWS"])
             largest = rows == variants.decode_tiles(arch)[-1].rows
             heads = (rows, *((rows + 3,) if largest else ()), *((1,) if rows == 16 else ()))
-            shapes = [Shape((1, 1, 1, 5), (1, 531, 90, 26), count, latent) for count in heads]
+            # Blocks that the kernel of its own for so many heads does not serve.
+            block_size = 8 if variants.divides_warps(arch, variants.decode_tile(arch, rows)) else 16
+            shapes = [Shape((1, 1, 1, 5), (1, 531, 90, 26), count, latent, block_size) for count in heads]
         for shape in shapes:
             yield Case(f"{kernel} {shape} {dtype}", _call(shape, dtype), TOLERANCES[dtype])
 

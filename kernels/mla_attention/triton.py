@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from kernels.launch import architecture, cdiv, launch
+from kernels.launch import architecture, cdiv, interpreted, launch
 from kernels.mla_attention import (
     ABSORBED_TOKENS,
+    HOPPER_SPLIT,
+    PROGRAMS_TOGETHER,
     SCRATCH_BYTES,
     LatentShape,
     absorbs,
@@ -24,13 +26,16 @@ from kernels.mla_attention import (
     split,
     variants,
 )
+from kernels.mla_attention.hopper_kernels import hopper_decode_kernel
 from kernels.mla_attention.triton_kernels import decode_kernel, gather_kernel, merge_kernel, prefill_kernel
 from kernels.paged_attention import GATHERED_TOKENS
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.paged_attention.triton import decode_runs
+from kernels.paged_attention.variants import Tile
 
 _tile = functools.cache(variants.decode_tile)
 _decode = functools.cache(variants.decode)
+_hopper_decode = functools.cache(variants.hopper_decode)
 _merge = functools.cache(variants.merge)
 _gathering = functools.cache(variants.gather)
 _prefill = functools.cache(variants.prefill)
@@ -111,17 +116,28 @@ def _absorbed(
     tile = _tile(architecture(), num_heads)
     absorbed = torch.bmm(query[..., :nope].transpose(0, 1), kv_b[:, :nope])  # [heads, S, rank]
     attended = torch.empty_like(absorbed)
-    part = split(num_heads)
-    for first, count, parts in decode_runs(context_lens, part, SCRATCH_BYTES // part_bytes(num_heads, rank)):
+    tiles = cdiv(num_heads, tile.rows)
+    on_hopper = _divides_warps(tile, cache.shape[1])
+    part = HOPPER_SPLIT if on_hopper else split(num_heads)
+    # Where there are enough programs, each takes all parts of a sequence: less is written, and the same comes out.
+    together = on_hopper and num_seqs * tiles >= PROGRAMS_TOGETHER
+    lens = [part] * num_seqs if together else context_lens
+    for first, count, parts in decode_runs(lens, part, SCRATCH_BYTES // part_bytes(num_heads, rank)):
         # Of each part: the weighted sum of latents, and the largest score with the sum of weights.
         partial = torch.empty((count, num_heads, parts, rank), dtype=torch.float32, device=query.device)
         weights = torch.empty((count, num_heads, parts, 2), dtype=torch.float32, device=query.device)
-        launch(
-            decode_kernel, _decode(dtype, shape, tile), (cdiv(num_heads, tile.rows), parts, count),
-            query, absorbed, cache, attended, partial, weights, seq_lens, block_tables,
+        tensors = query, absorbed, cache, attended, partial, weights, seq_lens, block_tables
+        numbers = (
             first, num_seqs, num_heads, query.stride(0) // 8, nope // 8, block_tables.stride(0),
-            cache.shape[1].bit_length() - 1, part, scale,
+            cache.shape[1].bit_length() - 1, part,
         )  # fmt: skip
+        if on_hopper:
+            each = cdiv(max(context_lens), part) if together else 1
+            launch(
+                hopper_decode_kernel, _hopper_decode(dtype), (tiles, parts, count), *tensors, *numbers, each, scale
+            )  # fmt: skip
+        else:
+            launch(decode_kernel, _decode(dtype, shape, tile), (tiles, parts, count), *tensors, *numbers, scale)
         if parts > 1:
             launch(
                 merge_kernel, _merge(dtype, shape), (num_heads, count),
@@ -129,6 +145,11 @@ def _absorbed(
             )  # fmt: skip
         del partial, weights  # before there are others
     torch.bmm(attended, kv_b[:, nope:].transpose(1, 2), out=out.transpose(0, 1))
+
+
+def _divides_warps(tile: Tile, block_size: int) -> bool:
+    """Whether sm_90's kernel for many heads is launched, which cannot be interpreted."""
+    return variants.divides_warps(architecture(), tile) and block_size >= variants.LEAST_BLOCK and not interpreted()
 
 
 def _expanded(

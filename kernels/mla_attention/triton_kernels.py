@@ -161,20 +161,20 @@ def merge_kernel(
     weight = 0.0
     total = tl.zeros((RANK,), dtype=tl.float32)
     base = (tl.program_id(1) * heads + head) * parts
+    # One after the other, as `hopper_kernels` joins them where one program has all parts: the sums are the same.
     for start in range(0, end, PARTS):
-        part = start + tl.arange(0, PARTS)
-        inside = part < end
-        highs = tl.load(weights_ptr + (base + part) * 2, mask=inside, other=float("-inf"))
-        sums = tl.load(weights_ptr + (base + part) * 2 + 1, mask=inside, other=0.0)
-        tile = tl.load(
-            partial_ptr + (base + part)[:, None] * RANK + content[None, :], mask=inside[:, None], other=0.0
-        )  # fmt: skip
-        higher = tl.maximum(highest, tl.max(highs, axis=0))
-        shares = tl.exp2(highs - higher)
-        shrink = tl.exp2(highest - higher)
-        weight = weight * shrink + tl.sum(sums * shares, axis=0)
-        total = total * shrink + tl.sum(tile * shares[:, None], axis=0)
-        highest = higher
+        for part in tl.static_range(PARTS):
+            row = base + start + part
+            inside = start + part < end
+            high = tl.load(weights_ptr + row * 2, mask=inside, other=float("-inf"))
+            other = tl.load(weights_ptr + row * 2 + 1, mask=inside, other=0.0)
+            tile = tl.load(partial_ptr + row * RANK + content, mask=inside, other=0.0)
+            higher = tl.maximum(highest, high)
+            share = tl.exp2(high - higher)
+            shrink = tl.exp2(highest - higher)
+            weight = tl.fma(weight, shrink, other * share)
+            total = tl.fma(total, shrink, tile * share)
+            highest = higher
     tl.store(out_ptr + (head * num_seqs + seq) * RANK + content, (total / weight).to(out_ptr.dtype.element_ty))
 
 

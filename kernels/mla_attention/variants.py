@@ -26,6 +26,8 @@ DECODE_TILES: Final[dict[int, tuple[Tile, ...]]] = {
 }
 # On sm_100 sums lie in the matrix units' own memory, on their way through which they take shared memory too.
 WIDEST_ON_SM10X: Final = Tile(64, 32, 8, 2)
+# What one copy of sm_90's kernel for many heads brings, in tokens: it must not cross a block's end.
+LEAST_BLOCK: Final = 16
 # By the size of a head's value.
 PREFILL_TILES: Final[dict[int, dict[int, Tile]]] = {
     _A100: {128: Tile(128, 32, 8, 2), 256: Tile(64, 32, 8, 2)},
@@ -43,9 +45,11 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
 
 def _variants(arch: int, model: Context | None) -> Iterator[Variant]:
     for dtype, shape in latents(model):
-        tiles = decode_tiles(arch)
-        for tile in tiles if model is None else (decode_tile(arch, model.num_heads),):
+        tiles = decode_tiles(arch) if model is None else (decode_tile(arch, model.num_heads),)
+        for tile in tiles:
             yield decode(dtype, shape, tile)
+        if any(divides_warps(arch, tile) for tile in tiles):
+            yield hopper_decode(dtype)
         yield merge(dtype, shape)
         yield gather(dtype, shape)
         yield prefill(arch, dtype, shape)
@@ -84,6 +88,24 @@ def decode(dtype: str, shape: LatentShape, tile: Tile) -> Variant:
         {"RANK": shape.rank, "ROPE": shape.rope, "ROWS": tile.rows, "COLUMNS": tile.columns},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+    )
+
+
+def divides_warps(arch: int, tile: Tile) -> bool:
+    """Whether decodes of this tile have a kernel of their own in caches of `LEAST_BLOCK` tokens a block or more."""
+    return arch == 90 and tile.rows == 64
+
+
+def hopper_decode(dtype: str) -> Variant:
+    """For any of `SHAPES`: in the cache they are the same."""
+    pointer = f"*{TRITON_TYPES[dtype]}"
+    return variant(
+        _OP,
+        "kernels.mla_attention.hopper_kernels:hopper_decode_kernel",
+        (*(pointer,) * 4, "*fp32", "*fp32", "*i32", "*i32", *("i32",) * 9, "fp32"),
+        {},
+        num_warps=4,
+        max_registers=168,  # of three warp groups, before they share them out
     )
 
 

@@ -36,6 +36,12 @@ KNOWN = (
         "the sums of 64 heads take half of the registers, and with fewer heads latents are read more often",
     ),
     Known(
+        ("sm_90",),
+        ("hopper_decode_kernel",),
+        200,
+        "what is the same for all tiles: the loop over the tiles of a part spills next to nothing",
+    ),
+    Known(
         ("sm_100", "sm_103"),
         ("prefill_kernel", "RANK=512"),
         16,

@@ -127,11 +127,14 @@ def test_a_model_launches_what_was_declared_for_it(arch, heads, monkeypatch):
     """Of decodes, chunks and prompts; and all of it is in the set of its architecture."""
     found: list[Variant] = []
     monkeypatch.setattr(triton, "launch", lambda kernel, variant, *_: found.append(variant))
+    monkeypatch.setattr(triton, "interpreted", lambda: False)
     for shape in SHAPES:
         found.clear()
         model = context(shape, heads, arch)
         with launching_for(arch), every_form():
-            triton.mla_attention(*geometric(shape, heads, (1, 1, 5, 900), (9000, 30, 40, 900)), 0.1)
+            for block_size in (8, 16):
+                made = geometric(shape, heads, (1, 1, 5, 900), (9000, 30, 40, 900), block_size)
+                triton.mla_attention(*made, 0.1)
             declared = set(variants.variants(arch))
         assert set(found) == set(variants.variants(arch, model)) <= declared
 
@@ -160,6 +163,7 @@ BATCHES = pytest.mark.parametrize(
 @pytest.mark.parametrize("heads", [16, 128])
 def test_triton_stays_within_its_workspace(query_lens, context_lens, heads, monkeypatch):
     monkeypatch.setattr(triton, "launch", lambda *_: None)
+    monkeypatch.setattr(triton, "interpreted", lambda: False)
     arguments = geometric(DEEPSEEK, heads, query_lens, context_lens)
     with launching_for(90), Peak() as peak:
         out = triton.mla_attention(*arguments, 0.1)
@@ -190,7 +194,11 @@ def context(shape: LatentShape, heads: int, arch: int) -> Context:
 
 
 def geometric(
-    shape: LatentShape, heads: int, query_lens: tuple[int, ...], context_lens: tuple[int, ...]
+    shape: LatentShape,
+    heads: int,
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    block_size: int = 16,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMetadata]:
     """What the face needs to choose and to allocate."""
 
@@ -198,6 +206,6 @@ def geometric(
         return torch.empty(size, dtype=torch.bfloat16, device=META)
 
     query = numbers(sum(query_lens), heads, shape.nope + shape.rope)
-    cache = numbers(1 << 16, 16, shape.rank + shape.rope)
+    cache = numbers(1 << 16, block_size, shape.rank + shape.rope)
     kv_b = numbers(heads, shape.nope + shape.value, shape.rank)
     return query, cache, kv_b, geometry(query_lens, context_lens)
