@@ -16,9 +16,9 @@ ABSORBED_TOKENS: Final = 512
 # Memory limit for the parts of one launch of Triton's decode, unless one sequence needs more.
 SCRATCH_BYTES: Final = 128 << 20
 
-# Tokens of a part in sm_90's kernel for many heads, where the end of one takes as long as seven of its tiles; never
-# less than `split`, by which memory is planned.
-HOPPER_SPLIT: Final = 2048
+# How many times as long as `split`, by which memory is planned, parts are in sm_90's kernel for many heads: the end of
+# one takes it as long as six tiles.
+LONGER_ON_HOPPER: Final = 2
 # Programs of sm_90's kernel for many heads from which on each takes all parts of its sequence: the GPU has 132
 # multiprocessors.
 PROGRAMS_TOGETHER: Final = 96

@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from kernels.launch import architecture, cdiv, interpreted, launch
 from kernels.mla_attention import (
     ABSORBED_TOKENS,
-    HOPPER_SPLIT,
+    LONGER_ON_HOPPER,
     PROGRAMS_TOGETHER,
     SCRATCH_BYTES,
     LatentShape,
@@ -118,7 +118,7 @@ def _absorbed(
     attended = torch.empty_like(absorbed)
     tiles = cdiv(num_heads, tile.rows)
     on_hopper = _divides_warps(tile, cache.shape[1])
-    part = HOPPER_SPLIT if on_hopper else split(num_heads)
+    part = split(num_heads) * (LONGER_ON_HOPPER if on_hopper else 1)
     # Where there are enough programs, each takes all parts of a sequence: less is written, and the same comes out.
     together = on_hopper and num_seqs * tiles >= PROGRAMS_TOGETHER
     lens = [part] * num_seqs if together else context_lens

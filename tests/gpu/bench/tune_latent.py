@@ -59,7 +59,7 @@ def _decodes(heads: int, copy: float, device: torch.device) -> None:
 def _decode_time(made: Batch, trial: tuple[Tile | None, int]) -> float:
     tile, part = trial
     tiles: dict[str, Any] = {"_tile": lambda *_: tile, "_divides_warps": lambda *_: False} if tile else {}
-    with mock.patch.multiple(triton, split=lambda _: part, HOPPER_SPLIT=part, **tiles):
+    with mock.patch.multiple(triton, split=lambda _: part, LONGER_ON_HOPPER=1, **tiles):
         return median_s(lambda: triton.mla_attention(*made, scale=0.07), 30)
 
 
