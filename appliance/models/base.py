@@ -13,7 +13,7 @@ from appliance.checkpoint.model_config import ModelConfig
 from appliance.models.batch import ForwardBatch, LayerCache
 from appliance.models.collectives import ALONE, Group
 from kernels.binding import Kernels
-from kernels.fp8_linear import Rounded
+from kernels.fp8_linear.rounded import Rounded
 
 
 @dataclass(frozen=True)

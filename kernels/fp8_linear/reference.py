@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.fp8_linear import GROUP, Rounded, rows_of
+from kernels.fp8_linear import GROUP
+from kernels.fp8_linear.rounded import Rounded, rows_of
 
 
 def fp8_linear(x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:

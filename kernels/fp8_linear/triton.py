@@ -11,7 +11,8 @@ from torch import Tensor
 
 from kernels.dependent_launch import wait_for_previous
 from kernels.float8 import decode_e4m3
-from kernels.fp8_linear import GROUP, Rounded, rows_of, variants
+from kernels.fp8_linear import GROUP, variants
+from kernels.fp8_linear.rounded import Rounded, rows_of
 from kernels.launch import architecture, cdiv, launch
 
 _of = functools.cache(variants.of)

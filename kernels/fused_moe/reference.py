@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from kernels.float4 import multiplied_out
-from kernels.fp8_linear import Rounded, rows_of
 from kernels.fp8_linear.reference import dequantise
-from kernels.fused_moe import Sorted
+from kernels.fp8_linear.rounded import Rounded, rows_of
+from kernels.fused_moe.by_expert import Sorted
 from kernels.gated_activation.reference import gated_activation
 
 

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.dependent_launch import wait_for_previous
-from kernels.fused_moe import Sorted, variants
+from kernels.fused_moe import variants
+from kernels.fused_moe.by_expert import Sorted
 from kernels.launch import cdiv, launch
 
 _count = functools.cache(variants.count)

@@ -17,10 +17,12 @@ from torch import Tensor
 
 from kernels import float4
 from kernels.dependent_launch import wait_for_previous
-from kernels.fp8_linear import GROUP, Rounded, rows_of
+from kernels.fp8_linear import GROUP
+from kernels.fp8_linear.rounded import Rounded, rows_of
 from kernels.fp8_linear.triton import rounded
 from kernels.fp8_linear.variants import activation_mode, has_fp8
-from kernels.fused_moe import Sorted, variants
+from kernels.fused_moe import variants
+from kernels.fused_moe.by_expert import Sorted
 from kernels.fused_moe.mxfp4 import mxfp4_product_kernel, mxfp4_row_kernel
 from kernels.fused_moe.products import fp8_product_kernel, plain_product_kernel
 from kernels.fused_moe.sort import sort_by_expert

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from kernels.fused_moe import Sorted
+from kernels.fused_moe.by_expert import Sorted
 
 
 class Routed(NamedTuple):

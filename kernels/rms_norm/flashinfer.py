@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.flashinfer import library, loading
-from kernels.fp8_linear import Rounded
+from kernels.fp8_linear.rounded import Rounded
 
 
 def rms_norm(

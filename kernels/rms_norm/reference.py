@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.fp8_linear import Rounded
+from kernels.fp8_linear.rounded import Rounded
 
 
 def rms_norm(

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.dependent_launch import wait_for_previous
-from kernels.fp8_linear import GROUP, Rounded
+from kernels.fp8_linear import GROUP
+from kernels.fp8_linear.rounded import Rounded
 from kernels.fp8_linear.triton import rounded_to_fp8
 from kernels.fp8_linear.variants import takes_rounded
 from kernels.launch import architecture, cdiv, launch

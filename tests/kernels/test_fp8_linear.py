@@ -7,8 +7,9 @@ import torch
 
 from kernels.cases import error
 from kernels.context import Context
-from kernels.fp8_linear import GROUP, Rounded, reference, triton, variants
+from kernels.fp8_linear import GROUP, reference, triton, variants
 from kernels.fp8_linear.cases import call, cases
+from kernels.fp8_linear.rounded import Rounded
 from kernels.launch import launching_for
 from tests.kernels.recorded import recorded
 

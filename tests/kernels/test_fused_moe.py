@@ -10,9 +10,9 @@ import torch
 from kernels.cases import error
 from kernels.catalogue import FUSED_MOE
 from kernels.context import Context
-from kernels.fp8_linear import Rounded
 from kernels.fp8_linear import triton as fp8_linear
 from kernels.fp8_linear.reference import dequantise, quantise
+from kernels.fp8_linear.rounded import Rounded
 from kernels.fused_moe import reference, sort, triton, variants
 from kernels.fused_moe.cases import Shape, call, cases
 from kernels.gated_activation.reference import gated_activation

@@ -14,7 +14,7 @@ from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, KeyValueCache, LayerCache
 from appliance.models.layers.linear import Linear, rows_by_part
 from appliance.models.layers.norm import RMSNorm
-from kernels.fp8_linear import Rounded
+from kernels.fp8_linear.rounded import Rounded
 
 
 class Attention:

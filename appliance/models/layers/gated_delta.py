@@ -11,7 +11,7 @@ from appliance.checkpoint.model_config import GatedDelta
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, LayerCache, StateCache
 from appliance.models.layers.linear import Linear, rows_by_part
-from kernels.fp8_linear import Rounded, rows_of
+from kernels.fp8_linear.rounded import Rounded, rows_of
 
 
 class GatedDeltaRule:

@@ -15,7 +15,7 @@ from appliance.models.layers.indexer import Indexer
 from appliance.models.layers.linear import Linear, linear_of
 from appliance.models.layers.norm import RMSNorm
 from appliance.models.layers.weight import Weight
-from kernels.fp8_linear import Rounded, rows_of
+from kernels.fp8_linear.rounded import Rounded, rows_of
 
 
 class LatentAttention:

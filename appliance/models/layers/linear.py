@@ -10,7 +10,7 @@ from torch import Tensor
 from appliance.checkpoint.families.base import Projection
 from appliance.models.base import BuildContext
 from appliance.models.layers.weight import Weight
-from kernels.fp8_linear import Rounded, rows_of
+from kernels.fp8_linear.rounded import Rounded, rows_of
 
 
 class Linear:

@@ -10,7 +10,7 @@ from appliance.checkpoint.families.decoder import PARTS
 from appliance.checkpoint.model_config import ACTIVATIONS
 from appliance.models.base import BuildContext
 from appliance.models.layers.linear import Linear
-from kernels.fp8_linear import Rounded
+from kernels.fp8_linear.rounded import Rounded
 
 
 class GatedMLP:

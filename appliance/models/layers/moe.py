@@ -13,7 +13,7 @@ from appliance.checkpoint.model_config import ACTIVATIONS
 from appliance.models.base import BuildContext
 from appliance.models.layers.mlp import GatedMLP
 from appliance.models.layers.weight import Weight
-from kernels.fp8_linear import Rounded, rows_of
+from kernels.fp8_linear.rounded import Rounded, rows_of
 
 
 class SparseMoE:

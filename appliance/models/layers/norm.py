@@ -9,7 +9,7 @@ from torch import Tensor
 
 from appliance.models.base import BuildContext
 from appliance.models.collectives import Group
-from kernels.fp8_linear import Rounded
+from kernels.fp8_linear.rounded import Rounded
 
 
 class RMSNorm:
