@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import torch
 from torch import Tensor
 
 from kernels.fp8_linear.rounded import Rounded
 
 
+@overload
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None, offset: float = 0.0) -> Tensor: ...
+@overload
+def rms_norm(
+    x: Tensor, weight: Tensor, eps: float, residual: Tensor | None, offset: float, rounds: bool
+) -> Tensor | Rounded: ...
 def rms_norm(
     x: Tensor,
     weight: Tensor,
