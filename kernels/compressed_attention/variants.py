@@ -17,13 +17,15 @@ _MODULE: Final = "kernels.compressed_attention.triton_kernels"
 
 # By memory that a program may share (163 KB, 99 KB, 227 KB), in order of the heads that a tile takes: unpacked entries
 # lie there for both products, with the next ones, packed, on their way. Where a matrix unit takes queries from
-# registers, those of 16 heads fill half of them.
+# registers, those of 16 heads fill half of them. Measured on an H100 (tests/gpu/v4.sh tune); the others are by what fits.
 _A100, _SMALL, _LARGE = 163 * 1024, 99 * 1024, 227 * 1024
 TILES: Final[dict[int, tuple[Tile, ...]]] = {
     _A100: (Tile(16, 32, 8, 2),),
     _SMALL: (Tile(16, 16, 4, 2),),
-    _LARGE: (Tile(16, 32, 8, 2), Tile(64, 32, 8, 2)),
+    _LARGE: (Tile(16, 64, 8, 2), Tile(64, 64, 8, 2)),
 }
+# On sm_100 sums lie in the matrix units' own memory, on their way through which they take shared memory too.
+WIDEST_ON_SM10X: Final = Tile(64, 32, 8, 2)
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
@@ -41,7 +43,8 @@ def _kinds(model: Context | None) -> tuple[bool, ...]:
 
 
 def tiles(arch: int) -> tuple[Tile, ...]:
-    return TILES[ARCHITECTURES[f"sm_{arch}"].shared_memory]
+    tiles = TILES[ARCHITECTURES[f"sm_{arch}"].shared_memory]
+    return (*tiles[:-1], WIDEST_ON_SM10X) if arch // 10 == 10 else tiles
 
 
 def tile_of(arch: int, num_heads: int) -> Tile:

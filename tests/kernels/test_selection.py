@@ -192,7 +192,8 @@ def test_every_backend_of_the_catalogue_says_what_it_is():
     for op in OPS:
         for backend in op.backends:
             assert backend.function or backend.engine == "vllm" or backend.faults, (op.name, backend.name)
-            known = {setting.name for setting in fields(Context)} | {"widest_norm", "fp8_expert_size", "latent_shape"}
+            known = {setting.name for setting in fields(Context)}
+            known |= {"widest_norm", "fp8_expert_size", "mxfp4_expert_sizes", "latent_shape"}
             assert {condition.field for condition in backend.conditions} | set(backend.lacks) <= known
         assert op.setting is None or op.absent, op.name
         for engine in ("native", "vllm"):
