@@ -17,7 +17,8 @@ _MODULE: Final = "kernels.compressed_attention.triton_kernels"
 
 # By memory that a program may share (163 KB, 99 KB, 227 KB), in order of the heads that a tile takes: unpacked entries
 # lie there for both products, with the next ones, packed, on their way. Where a matrix unit takes queries from
-# registers, those of 16 heads fill half of them. Measured on an H100 (tests/gpu/v4.sh tune); the others are by what fits.
+# registers, those of 16 heads fill half of them. Measured on an H100 by `tests.gpu.bench.deepseek_v4 tune attention`,
+# elsewhere by what fits.
 _A100, _SMALL, _LARGE = 163 * 1024, 99 * 1024, 227 * 1024
 TILES: Final[dict[int, tuple[Tile, ...]]] = {
     _A100: (Tile(16, 32, 8, 2),),

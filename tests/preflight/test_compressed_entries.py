@@ -115,6 +115,7 @@ def test_what_the_published_models_need(home: Home, published: dict[str, Any]) -
         found = report(profile, home, machine=Machine(inventory=inventory, libraries={}), gpu=gpu)
         assert not found.refused
         assert found.memory is not None
+        assert found.context.mxfp4_experts
         packed = experts * 17 / 32
         assert packed < found.memory.weight_bytes < 1.1 * packed
         assert found.memory.fits == (found.memory.needed_bytes <= found.memory.available_bytes)

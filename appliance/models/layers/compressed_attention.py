@@ -47,9 +47,8 @@ class CompressedAttention:
         latent = self.query_norm(latent)
         compressed = None
         if self.compressor is not None:
-            wide = x.float()
-            self.compressor(wide, batch, cache.tails[0], cache.pages[0], self._cos_sin)
-            chosen = None if self.indexer is None else self.indexer(wide, latent, batch, cache)
+            self.compressor(x, batch, cache.tails[0], cache.pages[0], self._cos_sin)
+            chosen = None if self.indexer is None else self.indexer(x, latent, batch, cache)
             compressed = Entries(cache.pages[0], mixer.ratio, chosen)
         query = self.query_from_latent(latent).unflatten(-1, (self._heads, -1))
         query, entry = kernels.window_entries(
@@ -104,9 +103,8 @@ class Compressor:
         self._at, self._width, self._dtype, self._kernels = at, width, context.dtype, context.kernels
 
     def __call__(self, x: Tensor, batch: ForwardBatch, tail: Tensor, pages: Tensor, cos_sin: Tensor) -> None:
-        """`x` [T, hidden] float32."""
         kernels = self._kernels
-        projected = kernels.linear(x, self.projection)
+        projected = kernels.linear(x.float(), self.projection)
         kernels.compressor(
             projected,
             self._compression,
@@ -138,11 +136,10 @@ class CompressedIndexer:
         self._cos_sin, self._kernels = cos_sin, context.kernels
 
     def __call__(self, x: Tensor, query_latent: Tensor, batch: ForwardBatch, cache: CompressedCache) -> Chosen:
-        """`x` [T, hidden] float32."""
         kernels, pages = self._kernels, cache.pages[1]
         self.compressor(x, batch, cache.tails[1], pages, self._cos_sin)
         query = self.query(query_latent).unflatten(-1, (self._indexing.num_heads, -1))
-        weights = kernels.linear(x, self.weights)
+        weights = kernels.linear(x.float(), self.weights)
         query, weights = kernels.index_query(query, weights, batch.positions, self._cos_sin, pages)
         chosen: Chosen = kernels.indexer(query, weights, pages, batch.attention, self._indexing.top_k, self._ratio)
         return chosen
