@@ -28,14 +28,17 @@ from kernels.paged_attention.cases import Shape, batch
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.paged_attention.workspace import Step, workspace_bytes
 from kernels.selection import chosen_names, explain
+from tests.gpu.bench.deepseek_v4 import FLASH
 from tests.kernels.peak import Peak
 from tests.tiny import BASE, FAMILIES, block_fp8
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 CACHES = {"bfloat16": torch.bfloat16, "float8_e4m3fn": torch.float8_e4m3fn}
 FACES = (
-    "causal_conv.triton", "delta_rule.triton", "embedding.triton", "fp8_linear.triton", "fused_moe.sort",
-    "fused_moe.triton", "gated_activation.triton", "gated_norm.triton", "index_cache.triton", "indexer.triton",
+    "causal_conv.triton", "compressed_attention.triton", "compressor.triton", "delta_rule.triton", "embedding.triton",
+    "fp8_linear.triton", "fused_moe.sort",
+    "fused_moe.triton", "gated_activation.triton", "gated_norm.triton", "index_cache.triton", "index_query.triton",
+    "indexer.triton", "mhc_post.triton", "mhc_pre.triton", "moe_routing.softplus", "window_entries.triton",
     "latent_cache.triton", "linear.triton", "mla_attention.triton", "moe_routing.triton", "paged_attention.triton",
     "rms_norm.triton", "rotary_cache.triton", "sparse_mla.triton",
 )  # fmt: skip
@@ -186,6 +189,42 @@ def test_a_step_stays_within_the_plan(tmp_path, family, heads, arch, quantised):
         most = max(most, peak.bytes)
     sampling = seqs * config.vocab_size * 8  # logits and their log probabilities, in float32
     assert most <= planned <= 1.3 * max(most, sampling)
+
+
+@pytest.mark.usefixtures("_nothing_is_launched")
+@pytest.mark.parametrize("experts", ["fp4", "fp8"])
+@pytest.mark.parametrize("arch", [80, 90])
+def test_a_step_of_deepseek_v4_stays_within_the_plan(tmp_path, arch, experts):
+    """Flash with a layer of each kind."""
+    described = FLASH | {"num_hidden_layers": 3, "compress_ratios": [0, 4, 128], "expert_dtype": experts}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    config = read_config(tmp_path)
+    context = selection_context(
+        config, device="cuda", capability=divmod(arch, 10), dtype="bfloat16", kv_cache_dtype="bfloat16",
+        cuda_graphs=False, libraries={"triton": "3"},
+    )  # fmt: skip
+    length, tokens, seqs = 32768, 2048, 256
+    names = chosen_names(explain(OPS, context))
+    shape = StepShape(
+        tokens=tokens, sequences=seqs, item=2, fp8=True, backends=names,
+        attention=attention_workspace(names, context, Step(tokens, seqs, length)),
+    )  # fmt: skip
+    planned = max(moment.total for moment in moments(config, shape))
+    model = build(BuildContext(config, bind(names), META, torch.bfloat16, length, keep_fp8=True))
+    caches = Caches(
+        config.caches_of_layers, num_blocks=300, block_size=256, dtype=torch.bfloat16, device=META,
+        state_rows=seqs + 1, state_dtype=torch.bfloat16,
+    )  # fmt: skip
+    most = 0
+    for query_lens, context_lens in (((2048,), (32768,)), ((1,) * 255 + (1793,), (2000,) * 255 + (32768,))):
+        ids, rows = (torch.empty(n, dtype=torch.int64, device=META) for n in (sum(query_lens), len(query_lens)))
+        step = ForwardBatch(ids, ids, geometry(query_lens, context_lens), torch.empty_like(rows))
+        with torch.inference_mode(), launching_for(arch), Peak() as peak:
+            hidden = model.forward(step, caches.layers)
+            model.compute_logits(hidden[rows])
+            del hidden
+        most = max(most, peak.bytes)
+    assert most <= planned <= 2 * most, (most, planned)
 
 
 def geometry(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> AttentionMetadata:
