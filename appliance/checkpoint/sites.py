@@ -18,6 +18,7 @@ from appliance.checkpoint.model_config import (
 )
 
 FP8: Final = "float8_e4m3fn"
+FP4: Final = "mxfp4"
 
 
 class Site(NamedTuple):
@@ -32,7 +33,7 @@ class Site(NamedTuple):
 
 def sites(config: ModelConfig, *, dtype: str, cache_dtype: str, keep_fp8: bool) -> tuple[Site, ...]:
     """Of all ops, each shape and format once, in the order in which a step comes to them first. With `keep_fp8` weights
-    in block-scaled FP8 are multiplied as they are."""
+    in block-scaled FP8, and experts in MXFP4, are multiplied as they are."""
     found: dict[Site, list[int]] = {Site("embedding", f"{config.vocab_rows:,} x {config.hidden_size:,}", dtype): []}
     for layer in range(config.num_hidden_layers):
         for site in _of_layer(config, layer, dtype, cache_dtype, keep_fp8):
@@ -167,9 +168,11 @@ def _feed_forward(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -
     yield Site("moe_routing", f"{routing.top_k} of {experts.num_experts}{groups}", router_dtype)
     family = family_of(config.architecture)
     assert family is not None, "its config could not have been read"
-    in_fp8 = keep_fp8 and _is_covered(config, family.expert(config, layer, 0))
+    kept = dtype
+    if keep_fp8 and config.fp8 is not None and _is_covered(config, family.expert(config, layer, 0)):
+        kept = FP4 if config.fp8.fp4_experts else FP8
     shape = f"{experts.num_experts} x {experts.intermediate_size:,} x {config.hidden_size:,}"
-    yield Site("fused_moe", shape, FP8 if in_fp8 else dtype)
+    yield Site("fused_moe", shape, kept)
     if experts.shared is not None:
         yield Site("gated_activation", f"{experts.shared.intermediate_size:,}", dtype)
         if experts.shared.gate:

@@ -19,7 +19,7 @@ from appliance.models.layers.hyper_connected import HyperConnectedLayer
 from kernels.binding import Kernels, bind
 from tests.parity.conftest import generate, make_engine, prompts
 from tests.tiny import FAMILIES, FP8, aligned, write_checkpoint
-from tests.tiny_deepseek_v4 import write_deepseek_v4
+from tests.tiny_deepseek_v4 import QUANTISED, write_deepseek_v4
 
 Called = set[tuple[str, Any]]
 
@@ -109,6 +109,13 @@ def test_shapes_and_formats_differ_by_layer(tmp_path: Path) -> None:
     by_format = {(site.dtype, site.layers) for site in found if site.op in ("linear", "fp8_linear")}
     assert ("float8_e4m3fn", (0, 1, 2)) in by_format
     assert ("bfloat16", (0, 1, 2)) in by_format  # what attention takes apart
+
+
+@pytest.mark.parametrize(("experts", "dtype"), [("fp4", "mxfp4"), ("fp8", "float8_e4m3fn")])
+def test_experts_are_in_the_format_that_they_are_kept_in(tmp_path: Path, experts: str, dtype: str) -> None:
+    config = read_config(write_deepseek_v4(tmp_path / "model", **QUANTISED, expert_dtype=experts))
+    found = sites(config, dtype="bfloat16", cache_dtype="bfloat16", keep_fp8=True)
+    assert {site.dtype for site in found if site.op == "fused_moe"} == {dtype}
 
 
 def test_compressed_entries_and_the_groups_of_heads(tmp_path: Path) -> None:
