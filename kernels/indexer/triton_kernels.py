@@ -129,7 +129,7 @@ def select_kernel(
             score = _ordered(scores_ptr, begin + tl.arange(0, BLOCK), visible)
             reached += (score >= first).to(tl.int32) + ((score >= second).to(tl.int32) << 10)
             reached += (score >= third).to(tl.int32) << 20
-        # All three by one sum, 21 bits each: what threads say to one another takes longest.
+        # All three by one sum over the threads, 21 bits each.
         wide = reached.to(tl.int64)
         sums = tl.sum((wide & 1023) | ((wide & 0xFFC00) << 11) | ((wide >> 20) << 42))
         found += step * ((sums & 0x1FFFFF) >= top_k).to(tl.int64)
