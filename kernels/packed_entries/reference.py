@@ -55,7 +55,8 @@ def unpack(data: Tensor, exponents: Tensor, rope_dim: int, dtype: torch.dtype) -
     """What `pack` made, [..., data_bytes] and [..., scales_bytes] -> [..., dim] in `dtype`."""
     nope = data.shape[-1] - 2 * rope_dim
     group = group_of(nope)
-    scales = torch.exp2(exponents[..., : nope // group].float() - _BIAS).unsqueeze(-1)
+    # Not by torch.exp2, which compiles its kernel where it is first called on a GPU.
+    scales = exponents[..., : nope // group].contiguous().view(torch.float8_e8m0fnu).float().unsqueeze(-1)
     plain = (decode_e4m3(data[..., :nope]).unflatten(-1, (-1, group)) * scales).flatten(-2)
     turned = data[..., nope:].contiguous().view(torch.bfloat16)
     return torch.cat((plain.to(dtype), turned.to(dtype)), dim=-1)

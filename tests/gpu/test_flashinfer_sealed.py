@@ -14,7 +14,7 @@ import torch
 from kernels import flashinfer as sealing
 from kernels.cases import TOLERANCES, error, randn
 from kernels.cast.architectures import architecture_named
-from kernels.fp8_linear import rows_of
+from kernels.fp8_linear.rounded import rows_of
 from kernels.paged_attention.cases import Shape, batch
 from kernels.paged_attention.reference import paged_attention as attention_reference
 from kernels.rms_norm.reference import rms_norm as norm_reference
