@@ -29,7 +29,7 @@ test: $(VENV)/.dev ## every test, the browser's too
 test-architectures: $(VENV)/.dev ## compile every kernel for every architecture (an hour)
 	INGOT_ALL_ARCHITECTURES=1 $(BIN)/pytest tests/cast/test_architectures.py
 
-test-clients: $(VENV)/.dev ## LangChain, LiteLLM, OpenAI's agents, the AI SDK and others against the engine: minutes, and 1 GB from the indexes once
+test-clients: $(VENV)/.dev ## LangChain, LiteLLM, OpenAI's agents, the AI SDK, Schemathesis and others against the engine: minutes, and 1 GB from the indexes once
 	INGOT_CLIENTS=$$($(BIN)/python tests/clients/install.py) $(BIN)/pytest tests/clients -v -rs
 
 test-containers: $(VENV)/.dev ## build the images and try them: needs a Docker daemon and its base images

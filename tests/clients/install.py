@@ -22,6 +22,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "agents": ("openai-agents==0.24.0",),
     "pydantic_ai": ("pydantic-ai-slim[openai]==2.38.0", "instructor==1.17.0", "anthropic==0.125.0"),
     "llama_index": ("llama-index-llms-openai-like==0.8.1", "llama-index-embeddings-openai-like==0.4.0"),
+    "schemathesis": ("schemathesis==4.32.5",),
 }  # fmt: skip
 NODE: tuple[str, ...] = (
     "ai@6.0.326", "@ai-sdk/openai@3.0.141", "@ai-sdk/openai-compatible@2.0.92", "@ai-sdk/anthropic@3.0.140",

@@ -21,9 +21,10 @@ from tests.running import engine, fetch, wait_for
 
 HERE = Path(__file__).parent
 FOLDER = Path(os.environ.get("INGOT_CLIENTS", ""))
+FUZZ_SECONDS = int(os.environ.get("INGOT_FUZZ_SECONDS", "60"))
 pytestmark = [
     pytest.mark.skipif("INGOT_CLIENTS" not in os.environ, reason="make test-clients installs them"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(900 + FUZZ_SECONDS),
 ]
 
 
@@ -48,7 +49,7 @@ def installed(name: str) -> Path:
 
 def run(command: list[str], url: str, cwd: Path) -> str:
     environment = {**os.environ, "INGOT_URL": url, "NO_PROXY": "127.0.0.1", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
-    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=800)
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=800 + FUZZ_SECONDS)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     return done.stdout
 
