@@ -120,7 +120,7 @@ def _line(proof: OpProof | ForwardProof) -> str:
     shown = list(proof.problems[:_SHOWN])
     if len(proof.problems) > _SHOWN:
         shown.append(f"and {len(proof.problems) - _SHOWN:,} more; --json lists them all")
-    return _with_problems(f"{proof.op:18} {proof.proven:4} of {proof.variants:4} kernels {verb}{error}", shown)
+    return _with_problems(f"{proof.op:20} {proof.proven:4} of {proof.variants:4} kernels {verb}{error}", shown)
 
 
 def _with_problems(line: str, problems: Iterable[str]) -> str:
