@@ -82,8 +82,8 @@ class Backend:
     reads. `source` documents which GPUs the backend is for. `preferred_on` are capabilities where it was measured to be
     faster than the backends listed before it (docs/performance.md), and goes first. `captured`: a CUDA graph can hold a
     decode by it. Where it cannot, the backend may be chosen, and then there are no graphs; a fault that applies to
-    graphs has another backend chosen instead. `captures_prefills`: it also reads no length of a prompt on the host, so
-    that steps with prompts have graphs.
+    graphs has another backend chosen instead. `captures_prefills`: it also reads no length of a prompt on the host, and
+    keeps nothing of tokens of padding, so that steps with prompts have graphs.
     """
 
     name: str

@@ -312,6 +312,7 @@ COMPRESSOR = Op(
             kv_cache_dtypes=_HALVES,
             conditions=(*_ENTRIES, *_COMPRESSED_KEYS),
             variants="kernels.compressor.variants:variants",
+            captures_prefills=False,  # tokens of padding would become entries of a block that is a sequence's
         ),
         _torch("kernels.compressor.reference:compressor", kv_cache_dtypes=_FLOATS, captured=False),
     ),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 
 import pytest
 import torch
 
 from kernels.cases import error
+from kernels.catalogue import OPS as CATALOGUE
+from kernels.catalogue import graphs_hold_prefills
 from kernels.compressed_attention import part_bytes
 from kernels.compressed_attention import reference as attention
 from kernels.compressed_attention import triton as attention_triton
@@ -20,6 +23,7 @@ from kernels.indexer.chosen import Chosen
 from kernels.launch import launch, launching_for
 from kernels.packed_entries.reference import read_entries
 from kernels.packed_entries.variants import DIM, ROPE
+from kernels.selection import chosen_names, explain
 from tests.kernels.recorded import launched_by_cases, recorded
 
 CPU = torch.device("cpu")
@@ -54,6 +58,14 @@ def test_triton_agrees_with_the_reference(op, arch, case):
 def test_the_cases_launch_all_that_is_declared_and_nothing_else(op, arch, model):
     declared = importlib.import_module(f"kernels.{op}.variants").variants
     assert launched_by_cases(op, arch, model) == set(declared(arch, model)) <= set(declared(arch))
+
+
+def test_no_graph_holds_prompts_whose_padding_would_become_entries():
+    """Padding has no block of its own, so that its entries would lie in block 0."""
+    model = replace(FLASH, index_heads=0, index_top_k=0, index_ratio=1, libraries={"triton": "3"})
+    names = chosen_names(explain(CATALOGUE, model))
+    assert names["compressor"] == names["compressed_attention"] == "triton"
+    assert not graphs_hold_prefills(names)
 
 
 def test_launches_are_of_the_declared_types():
