@@ -13,7 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.dependent_launch import prefetch_and_wait
+from kernels.gated_activation import reference
 from kernels.gated_activation.triton import activated, gate_and_up, gated_activation, rows_in_turn
+from kernels.gated_activation.variants import UNIT as ACTIVATED_UNIT
 from kernels.launch import architecture, cdiv, launch
 from kernels.linear import variants
 from kernels.variants import Variant
@@ -32,7 +34,7 @@ def linear(
     dtype = _NAMES.get(x.dtype)
     if dtype is None or not 0 < tokens <= variants.MOST_TOKENS or inner % variants.UNIT:
         product = torch.nn.functional.linear(x, weight, bias)
-        return gated_activation(product, activation, limit) if activation else product
+        return _activated(product, activation, limit) if activation else product
     variant, tiles, splits = _plan(architecture(), dtype, tokens, outputs, inner, _processors(), activation)
     out = x.new_empty(tokens, outputs // 2 if activation else outputs)
     arrived = _arrived(x.device)
@@ -47,6 +49,12 @@ def linear(
         tokens, outputs, inner // variants.UNIT, splits, int(bias is not None), torch.inf if limit is None else limit,
     )  # fmt: skip
     return out
+
+
+def _activated(product: Tensor, activation: str, limit: float | None) -> Tensor:
+    """By the activation's own kernel, or by torch where that has no form for such a width or dtype."""
+    by_torch = product.shape[1] % (2 * ACTIVATED_UNIT) > 0 or product.dtype not in _NAMES
+    return (reference.gated_activation if by_torch else gated_activation)(product, activation, limit)
 
 
 _NAMES = {getattr(torch, name): name for name in variants.DTYPES}

@@ -69,6 +69,15 @@ def test_products_of_many_tokens_or_odd_rows_are_torchs():
         assert torch.equal(triton.linear(x, weight), reference.linear(x, weight))
 
 
+@pytest.mark.parametrize("outputs", [24, 32])  # of which a half is 16 bytes wide, or is not
+def test_what_torch_multiplies_is_activated_whatever_its_width(outputs):
+    tokens = variants.MOST_TOKENS + 1
+    x, weight = randn((tokens, 64), torch.bfloat16, CPU, seed=1), randn((outputs, 64), torch.bfloat16, CPU, seed=2)
+    found, expected = (linear(x, weight, None, "silu", 7.0) for linear in (triton.linear, reference.linear))
+    assert found.shape == (tokens, outputs // 2)
+    assert error(found, expected) <= TOLERANCES[torch.bfloat16]
+
+
 @pytest.mark.parametrize("arch", variants.TILES)
 def test_every_processor_has_a_program_and_no_part_is_empty(arch):
     """Of sizes from that of a router to that of a head, wherever rows are long enough to be split."""
