@@ -297,7 +297,7 @@ WINDOW_ENTRIES = Op(
     (
         _triton(
             "kernels.window_entries.triton:window_entries",
-            conditions=_ENTRIES,
+            conditions=(*_ENTRIES, Condition("latent_query_rank", multiple_of=8)),  # entries lie behind the latents
             variants="kernels.window_entries.variants:variants",
         ),
         _torch("kernels.window_entries.reference:window_entries"),

@@ -68,6 +68,12 @@ def test_no_graph_holds_prompts_whose_padding_would_become_entries():
     assert not graphs_hold_prefills(names)
 
 
+@pytest.mark.parametrize(("rank", "backend"), [(1024, "triton"), (1004, "torch")])
+def test_entries_behind_latents_of_an_odd_width_are_torchs(rank, backend):
+    model = replace(FLASH, latent_query_rank=rank, libraries={"triton": "3"})
+    assert chosen_names(explain(CATALOGUE, model))["window_entries"] == backend
+
+
 def test_launches_are_of_the_declared_types():
     made = batch(Shape((1, 1, 5), (9, 700, 140), 3, 4, 40), torch.bfloat16, CPU)
     with recorded([attention_triton]) as launched:
