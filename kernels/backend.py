@@ -83,7 +83,7 @@ class Backend:
     faster than the backends listed before it (docs/performance.md), and goes first. `captured`: a CUDA graph can hold a
     decode by it. Where it cannot, the backend may be chosen, and then there are no graphs; a fault that applies to
     graphs has another backend chosen instead. `captures_prefills`: it also reads no length of a prompt on the host, and
-    keeps nothing of tokens of padding, so that steps with prompts have graphs.
+    keeps nothing of padding where a sequence reads it, so that steps with prompts have graphs.
     """
 
     name: str
