@@ -121,10 +121,10 @@ def served(device: torch.device) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for experts in ("fp8", "fp4"):
         for streams, (two, four) in step_times(device, experts).items():
-            pair = (four - two) / 2 * 2
-            whole = two + (LAYERS - 2) * pair / 2
+            each = (four - two) / 2
+            whole = two + (LAYERS - 2) * each
             print(f"{experts} experts, {streams} streams: 2 layers {two * 1e3:.3f} ms, 4 layers {four * 1e3:.3f} ms; "
-                  f"43 layers {two * 1e3:.2f} + 41 x {pair / 2 * 1e3:.3f} = {whole * 1e3:.2f} ms, "
+                  f"43 layers {two * 1e3:.2f} + 41 x {each * 1e3:.3f} = {whole * 1e3:.2f} ms, "
                   f"{streams / whole:.0f} tok/s")  # fmt: skip
             if streams == 1:
                 goal = PUBLISHED * OURS / THEIRS
