@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ from appliance.checkpoint.call_grammar import OneOf, Piece
 from appliance.serving.errors import ApiError, bad_request, missing
 from appliance.serving.fields import Ignored, shown
 from appliance.serving.parsers.base import Tool
-from appliance.serving.parsers.shapes import call_object, listed
+from appliance.serving.parsers.shapes import call_object, listed, schema_of_arguments
 
 NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 MAX_TOOLS: Final = 1024
@@ -57,9 +57,9 @@ class ToolUse(msgspec.Struct, frozen=True):
         call = OneOf([call_object(structs.replace(tool, strict=True)) for tool in self._bound])
         return ("[", listed(call, most))
 
-    def parameter_schemas(self) -> list[tuple[str, dict[str, Any]]]:
+    def parameter_schemas(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Those that arguments have to fit, each with its path in the request."""
-        return [(self.places[tool.name], tool.parameters) for tool in self._bound if tool.parameters]
+        return [(self.places[tool.name], schema_of_arguments(tool)) for tool in self._bound if tool.parameters]
 
     @property
     def _bound(self) -> list[Tool]:

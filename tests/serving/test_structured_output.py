@@ -190,8 +190,9 @@ def test_a_call_is_enforced(client: openai.OpenAI, choice: Any, parallel: bool, 
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
         ({"guided_regex": "a", "tools": TOOLS, "tool_choice": "required"}, "guided_regex"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}],
-          "tool_choice": "required"}, "tools[0].function.parameters"),
+        *(({"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}],
+            "tool_choice": "required"}, "tools[0].function.parameters")
+          for parameters in ({"type": "x"}, {"type": "string"}, {"type": ["string", "null"]}, {"const": 3})),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_by_its_path(url: str, fields: dict[str, Any], param: str) -> None:

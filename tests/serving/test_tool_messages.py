@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.checkpoint.call_grammar import enforced_calls
+from appliance.checkpoint.call_grammar import FreeText, calls_in_text, enforced_calls
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.profile import parser_names
 from appliance.profile.document import check
@@ -211,6 +211,35 @@ def keeps_to(text: str, grammar: str) -> bool:
     matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0)
     tokens = tokenizer.tokenize_str(text)
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"properties": {"on": {"type": "boolean"}}, "required": ["on"]},
+        {"type": ["object", "null"], "properties": {"on": {"type": "boolean"}}, "required": ["on"]},
+        {
+            "$ref": "#/$defs/Switch",
+            "$defs": {"Switch": {"properties": {"on": {"type": "boolean"}}, "required": ["on"]}},
+        },
+        {"anyOf": [{"type": "string"}, {"type": "object", "required": ["on"], "properties": {"on": {"const": True}}}]},
+    ],
+    ids=["no-type", "two-types", "reference", "any-of"],
+)
+def test_arguments_are_an_object_where_their_schema_leaves_that_open(parameters: dict[str, Any]) -> None:
+    """As some servers of tools omit the type. A call with a text or a number for arguments would be read as text."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}
+    enforced = check_tools([tool], "required", False, Ignored(strict=True))
+    free = check_tools([tool], "auto", None, Ignored(strict=True))
+    shapes = FORMATS["hermes"].shapes
+    assert shapes is not None
+    grammars = {
+        '[{"name": "f", "arguments": %s}]': enforced_calls(enforced.enforced_calls()),
+        '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>': calls_in_text(FreeText(shapes(free.tools), {})),
+    }
+    for call, grammar in grammars.items():
+        for arguments, fits in (('{"on": true}', True), ("{}", False), ('"on"', False), ("3", False), ("null", False)):
+            assert keeps_to(call % arguments, grammar) is fits, arguments
 
 
 def test_a_choice_that_must_be_enforced_is_never_taken_for_a_wish() -> None:

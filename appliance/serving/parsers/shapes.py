@@ -38,7 +38,18 @@ _MOST_OPTIONS: Final = 64
 
 def arguments(tool: Tool) -> Json:
     """Those of a tool that is not strict are any."""
-    return Json(tool.parameters if tool.strict and tool.parameters else _ANY_ARGUMENTS)
+    return Json(schema_of_arguments(tool) if tool.strict else _ANY_ARGUMENTS)
+
+
+def schema_of_arguments(tool: Tool) -> Mapping[str, Any]:
+    """The tool's own, of an object even where that leaves it open, as no parser takes another value for arguments. Of
+    one that allows no object, a schema that nothing fits."""
+    given = tool.parameters
+    types = given.get("type")
+    if types == "object":
+        return given
+    is_open = types is None or (isinstance(types, list) and "object" in types)
+    return {**given, **_ANY_ARGUMENTS} if is_open else {"allOf": [given, _ANY_ARGUMENTS]}
 
 
 def call_object(tool: Tool, *more: Piece) -> Piece:
