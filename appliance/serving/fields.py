@@ -255,6 +255,8 @@ def _invalid(given: dict[str, Any], type: type[msgspec.Struct], message: str, wi
         return _unknown(f"{param}.{field}")
     if what.startswith("Invalid enum value"):
         wrong = f"is not valid; use {' or '.join(map(shown, _choices(msgspec.inspect.type_info(type), path)))}"
+    elif what == "Number out of range":  # of an integer that no float holds
+        wrong = "is out of range; use a number nearer to 0"
     else:
         wrong = _wrong(what.removeprefix("Expected ").split(", got ")[0])
     return bad_request(f"{param or 'The body'}: {shown(value)} {wrong}.", param)

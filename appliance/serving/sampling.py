@@ -81,10 +81,12 @@ class SamplingFields(StructuredFields, frozen=True, kw_only=True):
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if len(stops) > MAX_STOPS:
             raise bad_request(f"stop: {len(stops):,} strings are too many; use {MAX_STOPS} or fewer.", "stop")
-        for stop in stops:
+        for index, stop in enumerate(stops):
             if not 0 < len(stop) <= MAX_STOP_LENGTH:
-                message = f"stop: a string has {len(stop):,} characters; use 1 to {MAX_STOP_LENGTH:,}."
-                raise bad_request(message, "stop")
+                place = "stop" if isinstance(self.stop, str) else f"stop[{index}]"
+                raise bad_request(
+                    f"{place}: {len(stop):,} characters are not valid; use 1 to {MAX_STOP_LENGTH:,}.", place
+                )
         return stops
 
 
@@ -115,10 +117,10 @@ def sampling_params(
     if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
         message = f"stop_token_ids: {len(stop_token_ids):,} ids are too many; use {MAX_STOP_TOKEN_IDS:,} or fewer."
         raise bad_request(message, "stop_token_ids")
-    for token_id in stop_token_ids:
+    for index, token_id in enumerate(stop_token_ids):
         if token_id >= vocab_size:
-            message = f"stop_token_ids: {token_id} is not in the vocabulary; use 0 to {vocab_size - 1:,}."
-            raise bad_request(message, "stop_token_ids")
+            place = f"stop_token_ids[{index}]"
+            raise bad_request(f"{place}: {token_id:,} is not in the vocabulary; use 0 to {vocab_size - 1:,}.", place)
     if (fields.min_tokens or 0) > max_tokens:
         message = f"min_tokens: {fields.min_tokens:,} is more than this answer can have; use {max_tokens:,} or less."
         raise bad_request(message, "min_tokens")

@@ -48,7 +48,7 @@ def refused(door: Door, body: Any, path: str = "/v1/messages") -> tuple[int, dic
         ({"top_p": 2}, "top_p"),
         ({"top_k": -2}, "top_k"),
         ({"stop_sequences": "END"}, "stop_sequences"),
-        ({"stop_sequences": [""]}, "stop_sequences"),
+        ({"stop_sequences": ["x", ""]}, "stop_sequences[1]"),
         ({"stop_sequences": ["x"] * 17}, "stop_sequences"),
         ({"stream": "yes"}, "stream"),
         ({"system": 3}, "system"),
