@@ -71,9 +71,7 @@ class ChatPrompt(NamedTuple):
 async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, shorten: bool = False) -> Ask:
     """Raises ApiError that names the field. What the model's template cannot use is noted in `ignored`. `shorten`: if
     the context has no room for as many tokens as are asked for, the answer gets fewer."""
-    check_logprobs(fields.top_logprobs, "top_logprobs")
-    if fields.top_logprobs and not fields.logprobs:
-        raise bad_request("top_logprobs needs logprobs; set logprobs to true.", "top_logprobs")
+    _check_logprobs(fields)
     _check_shown(fields)
     text, prompt, use = await chat_prompt(fields, model, ignored)
     form = enforced_form(use, wanted_form(fields))
@@ -94,6 +92,25 @@ async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, 
         thinking=thinking_budget(budget, model.formats.reasoning, text, model.tokenizer) if budget else None,
         reading=model.formats.reading(text, use),
     )
+
+
+def check_without_model(fields: ChatFields) -> None:
+    """What can be said of a request before its model runs. Its messages are the model's own matter, as the roles are;
+    that there are some is not. Raises ApiError as `chat_ask`."""
+    _check_logprobs(fields)
+    _check_shown(fields)
+    if not fields.messages:
+        check_messages((), Ignored(strict=False))
+    use = check_tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls, Ignored(strict=False))
+    enforced_form(use, wanted_form(fields))
+    fields.stops  # noqa: B018  these two check what they return
+    fields.asked_budget  # noqa: B018
+
+
+def _check_logprobs(fields: ChatFields) -> None:
+    check_logprobs(fields.top_logprobs, "top_logprobs")
+    if fields.top_logprobs and not fields.logprobs:
+        raise bad_request("top_logprobs needs logprobs; set logprobs to true.", "top_logprobs")
 
 
 def _check_shown(fields: ChatFields) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from appliance.serving import embeddings
 from appliance.serving.anthropic.fields import MESSAGES, MessagesFields
 from appliance.serving.body import beside_others
-from appliance.serving.chat_request import ChatFields
+from appliance.serving.chat_request import ChatFields, check_without_model
 from appliance.serving.completions import CompletionFields
 from appliance.serving.fields import OPENAI, Vocabulary, decode_request
 from appliance.serving.ollama.embed import OllamaEmbeddingsFields, OllamaEmbedFields
@@ -31,4 +31,10 @@ async def check_readable(path: str, body: bytes) -> None:
     """Raises ApiError as the route will. What only the model's own tokenizer, template or profile can tell is left to
     that."""
     fields, vocabulary = FIELDS[path]
-    await beside_others(body, lambda: decode_request(body, fields, strict=False, api=vocabulary))
+
+    def check() -> None:
+        given, _ = decode_request(body, fields, strict=False, api=vocabulary)
+        if isinstance(given, ChatFields):
+            check_without_model(given)
+
+    await beside_others(body, check)
