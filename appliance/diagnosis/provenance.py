@@ -62,24 +62,28 @@ PRINTED = (
 
 class Origin(NamedTuple):
     """`key` is a profile's, where `in_profile`; otherwise as it was printed. Of a setting that is a JSON object
-    (`whole`), `inside` are the keys that lead to the value within it."""
+    (`whole`), `inside` are the keys, and places in lists, that lead to the value within it."""
 
     key: str
     value: str
     in_profile: bool
-    inside: tuple[str, ...] = ()
+    inside: tuple[str | int, ...] = ()
     whole: str = ""
 
     @property
     def name(self) -> str:
         """As engines say it: the last part, with underscores."""
         if self.inside:
-            return self.inside[-1]
+            return self._names[-1]
         return self.key.removeprefix("vllm.extra-args.").removeprefix("vllm.environment.").replace("-", "_")
 
     @property
     def told(self) -> str:
-        return f"{'.'.join(self.inside)} in {self.key}" if self.inside else self.key
+        return f"{'.'.join(self._names)} in {self.key}" if self.inside else self.key
+
+    @property
+    def _names(self) -> list[str]:
+        return [key for key in self.inside if isinstance(key, str)]
 
     def patch(self, value: str | None) -> dict[str, Any]:
         """What sets it to `value`, or to its default. Of an object only what is inside changes, or goes."""
@@ -267,23 +271,21 @@ def _inside(key: str, text: str) -> Iterator[Origin]:
     yield from (Origin(key, value, True, path, text) for path, value in islice(_scalars(whole), MAX_INSIDE))
 
 
-def _scalars(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _scalars(inner, (*path, name))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _scalars(inner, path)
+def _scalars(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if isinstance(value, (Mapping, list)):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _scalars(inner, (*path, key))
     elif value is not None:
         yield path, str(value)
 
 
-def _changed(whole: dict[str, Any], path: tuple[str, ...], value: str | None) -> dict[str, Any]:
+def _changed(whole: Any, path: tuple[str | int, ...], value: str | None) -> Any:
     """Without the value at `path`, or with another one there, and without what that leaves empty."""
-    name, *further = path
-    inner = whole[name]
-    new = _changed(inner, tuple(further), value) or None if further else value
-    return {key: new if key == name else held for key, held in whole.items() if key != name or new is not None}
+    at, *further = path
+    new = _changed(whole[at], tuple(further), value) or None if further else value
+    kept = whole.items() if isinstance(whole, Mapping) else enumerate(whole)
+    changed = [(key, new if key == at else held) for key, held in kept if key != at or new is not None]
+    return dict(changed) if isinstance(whole, Mapping) else [held for _, held in changed]
 
 
 def _printed(log: Searchable, *, given: bool = False) -> Iterator[Origin]:

@@ -40,6 +40,20 @@ def test_an_object_that_would_be_empty_goes_as_a_whole() -> None:
     assert patch_of(found) == {OVERRIDES: None}
 
 
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ({"layers": [{"rope_type": "zigzag", "size": 4}, 7]}, {"layers": [{"size": 4}, 7]}),
+        ({"layers": [[{"rope_type": "zigzag"}], 7]}, {"layers": [7]}),
+        ({"rope_type": ["zigzag", "linear"]}, {"rope_type": ["linear"]}),
+    ],
+)
+def test_what_is_inside_a_list_goes_alone(given: dict[str, Any], left: dict[str, Any]) -> None:
+    found = told("ValueError: Unknown RoPE scaling type zigzag", hf_overrides=json.dumps(given))
+    assert "rope_type in vllm.extra-args.hf-overrides" in found.summary
+    assert json.loads(patch_of(found)[OVERRIDES]) == left
+
+
 def test_the_value_that_the_message_allows_is_set_inside() -> None:
     lines = """\
 vllm serve: error: argument --structured-outputs-config: 1 validation error for StructuredOutputsConfig
