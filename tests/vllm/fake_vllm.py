@@ -120,6 +120,8 @@ async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mo
     elif path == "/v1/models":
         await send(writer, {"data": [{"id": model, "max_model_len": MAX_MODEL_LEN, "root": "/secret/place"}]})
     elif path in BEHAVIOUR.get("only", ()):
+        if isinstance(body, dict):
+            print(path, json.dumps(body), flush=True)
         counters["prompt"] += 3
         await send(writer, BEHAVIOUR["only"][path])
     elif "unsupported" in BEHAVIOUR:

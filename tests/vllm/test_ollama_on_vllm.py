@@ -181,9 +181,12 @@ def test_embeddings_come_in_the_order_of_their_texts(tmp_path: Path, program: Pa
     told = {"/v1/embeddings": {"data": data, "usage": {"prompt_tokens": 3}}}
     with start(tmp_path, program, only=told) as engine:
         engine.wait("ready", timeout_s=60)
-        answer = whole(engine, "/api/embed", input=["a", "b"])
+        answer = whole(engine, "/api/embed", input=["a", "b"], dimensions=2, cache_salt="mine")
         assert answer["embeddings"] == [[1.0, 0.0], [0.0, 1.0]]
         assert answer["prompt_eval_count"] == 3
+        asked_for = asked(engine, "/v1/embeddings", '"mine"')
+        wanted = {"input": ["a", "b"], "truncate_prompt_tokens": -1, "dimensions": 2, "cache_salt": "mine"}
+        assert {name: asked_for[name] for name in wanted} == wanted
 
 
 def test_an_error_within_a_stream_ends_it_in_ollamas_shape(tmp_path: Path, program: Path) -> None:

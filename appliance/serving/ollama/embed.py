@@ -130,7 +130,12 @@ async def _embedded_by_vllm(request: Request[Any, Any, Any], front_door: TheFron
     fields, ignored = await _fields(request, OllamaEmbedFields, model.name, strict=model.strict_requests)
     texts = fields.input if isinstance(fields.input, list) else [fields.input]
     asked = on_vllm.embed(
-        launch, model, texts, truncate=fields.truncate is not False, dimensions=fields.dimensions or None
+        launch,
+        model,
+        texts,
+        truncate=fields.truncate is not False,
+        dimensions=fields.dimensions or None,
+        cache_salt=fields.cache_salt,
     )
     found, num_tokens = await unless_gone(request, asked)
     body = encode({
@@ -146,7 +151,7 @@ async def _embedded_by_vllm(request: Request[Any, Any, Any], front_door: TheFron
 async def _prompt_embedded_by_vllm(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[bytes]:
     launch, model = on_vllm.serving(front_door)
     fields, ignored = await _fields(request, OllamaEmbeddingsFields, model.name, strict=model.strict_requests)
-    asked = on_vllm.embed(launch, model, [fields.prompt], truncate=True, dimensions=None)
+    asked = on_vllm.embed(launch, model, [fields.prompt], cache_salt=fields.cache_salt)
     (found,), _ = await unless_gone(request, asked)
     return Response(encode({"embedding": found}), media_type="application/json", headers=ignored.headers)
 

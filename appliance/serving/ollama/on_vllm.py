@@ -167,12 +167,19 @@ async def answered(
 
 
 async def embed(
-    launch: VllmLaunch, model: VllmModel, texts: list[str], *, truncate: bool, dimensions: int | None
+    launch: VllmLaunch,
+    model: VllmModel,
+    texts: list[str],
+    *,
+    truncate: bool = True,
+    dimensions: int | None = None,
+    cache_salt: str | None = None,
 ) -> tuple[list[list[float]], int]:
     """A vector for each text, and how many tokens they have. Raises ApiError."""
     content: dict[str, Any] = {"model": model.name, "input": texts, "encoding_format": "float"}
     content |= {"truncate_prompt_tokens": TO_CONTEXT_END} if truncate else {}
     content |= {"dimensions": dimensions} if dimensions is not None else {}
+    content |= {"cache_salt": cache_salt} if cache_salt is not None else {}
     told = await _fetch(launch, "/v1/embeddings", content)
     vectors = sorted(told["data"], key=lambda each: int(each["index"]))
     return [each["embedding"] for each in vectors], told["usage"]["prompt_tokens"]
