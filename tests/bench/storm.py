@@ -131,7 +131,7 @@ async def blow(storm: Storm, server: Server, seconds: float) -> list[int]:
     async def look() -> None:
         while time.monotonic() < until:
             held.append(memory_of(server))
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(min(EVERY_S, seconds / 16))  # four times in each quarter at least
 
     await asyncio.gather(look(), *(storm.client(number, until) for number in range(CLIENTS)))
     return held
