@@ -179,7 +179,7 @@ class StepKind(enum.StrEnum):
     MIXED_GRAPH = "mixed-graph"  # with tokens of prompts
     PREFILL = "prefill"  # it has tokens of prompts, which no graph of this model holds
     WHOLE_PROMPT = "whole-prompt"  # scores or embeddings are made of all tokens of a prompt
-    TOO_LARGE = "too-large"  # no graph is to have so many tokens, prompts or sequences, or so long a context
+    TOO_LARGE = "too-large"  # no graph has such room (tokens, prompts, sequences, context), or had memory left
     NOT_CAPTURED = "not-captured"  # its graph is not there yet, nor a larger one that would do
     EAGER = "eager"  # the engine has no graphs
 

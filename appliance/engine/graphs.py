@@ -55,6 +55,7 @@ class GraphChoice:
         self._shapes = tuple(shapes)  # in the order of their capture
         self._captured: set[GraphShape] = set()
         self._misses: Counter[GraphShape] = Counter()
+        self.holds_prefills = any(shape.prefills for shape in self._shapes)  # whether or not memory was left for them
         by_size = sorted(self._shapes, key=lambda shape: (shape.num_tokens, shape.context))
         # Steps of decodes only have graphs of their own.
         self._by_size = {
@@ -77,10 +78,6 @@ class GraphChoice:
         self._captured.discard(shape)
         self._shapes = tuple(shape for shape in self._shapes if shape in self._captured)
         self._by_size = {kind: [*filter(self._captured.__contains__, each)] for kind, each in self._by_size.items()}
-
-    @property
-    def holds_prefills(self) -> bool:
-        return bool(self._by_size[True])
 
     def has_room(self, size: StepSize) -> bool:
         """Whether some graph has, be it captured or not."""

@@ -84,3 +84,14 @@ def test_a_prompt_takes_a_larger_graph_only_if_it_is_not_much_larger():
     assert choice.choose(StepSize(0, 20, 20, 1)) is None
     choice.add(near)
     assert choice.choose(StepSize(0, 20, 20, 1)) == near
+
+
+def test_where_no_memory_was_left_a_step_with_prompts_is_too_large_instead_of_impossible():
+    choice = GraphChoice((GraphShape(16, 1024, 64), GraphShape(16, 1024)))
+    choice.add(GraphShape(16, 1024))
+    choice.drop(GraphShape(16, 1024, 64))
+    size = StepSize(1, 20, 20, 1)
+    assert choice.holds_prefills
+    assert choice.choose(size) is None
+    assert not choice.has_room(size)
+    assert not GraphChoice((GraphShape(16, 1024),)).holds_prefills
