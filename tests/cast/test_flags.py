@@ -35,7 +35,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "num_experts": (0, 8, 64, 128, 160, 256, 512),
     "experts_per_token": (1, 2, 4, 8, 16),
     "moe_intermediate_size": (128, 768, 2048),
-    "expert_scoring": ("softmax", "sigmoid"),
+    "expert_scoring": ("softmax", "sigmoid", "sqrtsoftplus"),
+    "hash_routing": (False, True),
+    "mxfp4_experts": (False, True),
     "num_expert_groups": (0, 8, 32),
     "soft_cap": (False, True),
     "rotary_interleaved": (False, True),
@@ -57,6 +59,20 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "gated_delta_value_heads": (32,),
     "conv_width": (4,),
     "residual_streams": (1, 2, 4),
+}
+# Those that only compressed attention has kernels for, together.
+COMPRESSED: dict[str, tuple[Any, ...]] = {
+    "compressed_attention": (True,),
+    "head_dim": (512,),
+    "num_heads": (16, 64, 128),
+    "rotary_dim": (64,),
+    "kv_cache_dtype": ("bfloat16", "float16"),
+    "window": (128,),
+    "least_ratio": (0, 128),
+    "index_ratio": (4,),
+    "index_heads": (0, 64),
+    "index_top_k": (512, 1024),
+    "latent_attention": (False,),
 }
 
 
@@ -82,7 +98,12 @@ def models(fields: set[str], count: int) -> list[Context]:
     rng = random.Random(1)
     chosen = {name: values for name, values in VALUES.items() if name in fields}
     plain = Context("cuda", (9, 0), hidden_size=4096, intermediate_size=4096, vocab_size=32000, rotary_dim=64)
-    return [replace(plain, **{name: rng.choice(values) for name, values in chosen.items()}) for _ in range(count)]
+    compressed = chosen | {name: values for name, values in COMPRESSED.items() if name in fields}
+    forms = (chosen, chosen, compressed)
+    return [
+        replace(plain, **{name: rng.choice(values) for name, values in forms[number % len(forms)].items()})
+        for number in range(count)
+    ]
 
 
 @pytest.mark.parametrize("arch", [80, 90, 120])
