@@ -62,13 +62,19 @@ def choice(texts: Sequence[str]) -> str:
 def lark(text: str) -> str:
     """Lark, with what llguidance adds to it; or GBNF, as llama.cpp has it. Raises GrammarError."""
     from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+    from llguidance.gbnf_to_lark import any_to_lark
 
     if len(text) > MAX_CHARACTERS:
         raise GrammarError(_too_long(len(text)))
     try:
-        return str(LLMatcher.grammar_from_lark(any_to_lark(text)))
-    except (GbnfToLarkError, RecursionError, ValueError) as error:
+        converted = any_to_lark(text)
+    except RecursionError as error:
+        raise GrammarError("it is nested too deeply") from error
+    except Exception as error:  # bare ones, of rules that are missing or there twice
+        raise GrammarError(str(error)) from error
+    try:
+        return str(LLMatcher.grammar_from_lark(converted))
+    except (RecursionError, ValueError) as error:
         raise GrammarError(str(error) or "it is nested too deeply") from error
 
 
