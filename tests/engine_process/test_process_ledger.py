@@ -162,7 +162,8 @@ def test_one_look_that_fails_does_not_end_the_ledger(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(process_ledger, "descendants", fails_once)
         assert failed.wait(WITHIN_S)
         os.kill(workers[0], signal.SIGKILL)
-        assert engine.next().pid == workers[0]
+        # On a busy machine all have ended by the next look.
+        assert workers[0] in {engine.next().pid for _ in range(3)}
 
 
 def test_closing_writes_into_no_other_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
