@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from appliance.checkpoint.drafting import is_head
 from appliance.checkpoint.families import deepseek_v4, family_of
-from appliance.checkpoint.families.base import Projection
+from appliance.checkpoint.families.base import Family, Projection
 from appliance.checkpoint.families.decoder import PARTS
 from appliance.checkpoint.model_config import (
     STATE_DTYPE,
@@ -137,11 +137,16 @@ def _streams(config: ModelConfig) -> str:
     return f"{deepseek_v4.streams_of(config)} streams of {config.hidden_size:,}"
 
 
+def _family(config: ModelConfig) -> Family:
+    family = family_of(config.architecture)
+    assert family is not None, "its config could not have been read"
+    return family
+
+
 def _products(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -> Iterator[Site]:
     """A product is what the engine multiplies at once: several projections of one input. What attention takes apart is
     never kept in FP8."""
-    family = family_of(config.architecture)
-    assert family is not None, "its config could not have been read"
+    family = _family(config)
     grouped = None
     if isinstance(config.layers[layer].mixer, CompressedAttention):
         grouped = deepseek_v4.grouped(config, layer).name  # which has an op of its own
@@ -159,8 +164,7 @@ def _is_covered(config: ModelConfig, product: Sequence[Projection]) -> bool:
 
 def _activation(config: ModelConfig, layer: int, gate: str, size: int, dtype: str, keep_fp8: bool) -> Iterator[Site]:
     """Behind a product in FP8 it is an op of its own; others end with it."""
-    family = family_of(config.architecture)
-    assert family is not None, "its config could not have been read"
+    family = _family(config)
     gated = (each for each in family.products(config, layer) if each[0].name.endswith(f".{gate}"))
     if keep_fp8 and any(_is_covered(config, product) for product in gated):
         yield Site("gated_activation", f"{size:,}", dtype)
@@ -176,8 +180,7 @@ def _feed_forward(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -
     router_dtype = experts.router_dtype or dtype
     yield Site("linear", f"{experts.num_experts} x {config.hidden_size:,}", router_dtype)
     yield Site("moe_routing", f"{routing.top_k} of {experts.num_experts}{groups}", router_dtype)
-    family = family_of(config.architecture)
-    assert family is not None, "its config could not have been read"
+    family = _family(config)
     kept = dtype
     if keep_fp8 and config.fp8 is not None and _is_covered(config, family.expert(config, layer, 0)):
         kept = FP4 if config.fp8.fp4_experts else FP8
