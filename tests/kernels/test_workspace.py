@@ -13,6 +13,7 @@ import torch
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.memory.step import StepShape, moments
+from appliance.checkpoint.model_config import ModelConfig
 from appliance.checkpoint.selection import selection_context
 from appliance.engine.cache import Caches
 from appliance.models.base import BuildContext
@@ -147,6 +148,20 @@ def test_triton_s_attention_stays_within_its_workspace(query_lens, context_lens,
     assert peak.bytes - result <= workspace_bytes("triton", context, step)
 
 
+def plan_of(config: ModelConfig, arch: int, step: Step, *, fp8: bool) -> tuple[dict[str, str], int]:
+    """The backends that are chosen for a GPU, and the bytes that the plan has for a step of them."""
+    context = selection_context(
+        config, device="cuda", capability=divmod(arch, 10), dtype="bfloat16", kv_cache_dtype="bfloat16",
+        cuda_graphs=False, libraries={"triton": "3"},
+    )  # fmt: skip
+    names = chosen_names(explain(OPS, context))
+    shape = StepShape(
+        tokens=step.num_tokens, sequences=step.num_seqs, item=2, fp8=fp8, backends=names,
+        attention=attention_workspace(names, context, step),
+    )  # fmt: skip
+    return names, max(moment.total for moment in moments(config, shape))
+
+
 @pytest.mark.usefixtures("_nothing_is_launched")
 @pytest.mark.parametrize("quantised", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("arch", [80, 90])
@@ -159,17 +174,8 @@ def test_a_step_stays_within_the_plan(tmp_path, family, heads, arch, quantised):
         described["quantization_config"] = block_fp8(family)
     (tmp_path / "config.json").write_text(json.dumps(described))
     config = with_head(read_config(tmp_path))
-    context = selection_context(
-        config, device="cuda", capability=divmod(arch, 10), dtype="bfloat16", kv_cache_dtype="bfloat16",
-        cuda_graphs=False, libraries={"triton": "3"},
-    )  # fmt: skip
     length, tokens, seqs = 32768, 2048, 256
-    names = chosen_names(explain(OPS, context))
-    shape = StepShape(
-        tokens=tokens, sequences=seqs, item=2, fp8=quantised, backends=names,
-        attention=attention_workspace(names, context, Step(tokens, seqs, length)),
-    )  # fmt: skip
-    planned = max(moment.total for moment in moments(config, shape))
+    names, planned = plan_of(config, arch, Step(tokens, seqs, length), fp8=quantised)
     model = build(BuildContext(config, bind(names), META, torch.bfloat16, length, quantised))
     caches = Caches(
         config.caches_of_layers, num_blocks=4096, block_size=16, dtype=torch.bfloat16, device=META, state_rows=seqs + 1
@@ -199,17 +205,8 @@ def test_a_step_of_deepseek_v4_stays_within_the_plan(tmp_path, arch, experts):
     described = FLASH | {"num_hidden_layers": 3, "compress_ratios": [0, 4, 128], "expert_dtype": experts}
     (tmp_path / "config.json").write_text(json.dumps(described))
     config = read_config(tmp_path)
-    context = selection_context(
-        config, device="cuda", capability=divmod(arch, 10), dtype="bfloat16", kv_cache_dtype="bfloat16",
-        cuda_graphs=False, libraries={"triton": "3"},
-    )  # fmt: skip
     length, tokens, seqs = 32768, 2048, 256
-    names = chosen_names(explain(OPS, context))
-    shape = StepShape(
-        tokens=tokens, sequences=seqs, item=2, fp8=True, backends=names,
-        attention=attention_workspace(names, context, Step(tokens, seqs, length)),
-    )  # fmt: skip
-    planned = max(moment.total for moment in moments(config, shape))
+    names, planned = plan_of(config, arch, Step(tokens, seqs, length), fp8=True)
     model = build(BuildContext(config, bind(names), META, torch.bfloat16, length, keep_fp8=True))
     caches = Caches(
         config.caches_of_layers, num_blocks=300, block_size=256, dtype=torch.bfloat16, device=META,
