@@ -1,4 +1,4 @@
-"""Whether a request says what its API needs, before the model that it names takes the place of another."""
+"""Whether a request says what its API needs, before the model it names replaces the running one."""
 
 from __future__ import annotations
 
