@@ -50,11 +50,15 @@ def test_an_address_that_the_kernel_was_not_compiled_for_goes_through_triton(hel
     weight, x = rows(1)[0], rows(4)
     triton.rms_norm(x, weight, EPS)
     (kernel,) = held.values()
-    numbers = (4, 1, 1024 // variants.UNIT, 1024 // variants.UNIT, 1024 // variants.UNIT, EPS)
-    assert kernel.fits((x, weight, x, x, *numbers))
-    assert not kernel.fits((x, weight, x.flatten()[1:], x, *numbers))
-    assert not kernel.fits((x.float(), weight, x, x, *numbers))
-    assert not kernel.fits((x, weight, x, x, 1 << 31, *numbers[1:]))
+
+    def fits(x: torch.Tensor, residual: torch.Tensor, rows: int = 4) -> bool:
+        units = 1024 // variants.UNIT
+        return kernel.fits((x, weight, residual, x, x, x, rows, 1, units, units, units, EPS, 0.0))
+
+    assert fits(x, x)
+    assert not fits(x, x.flatten()[1:])
+    assert not fits(x.float(), x)
+    assert not fits(x, x, rows=1 << 31)
 
 
 def test_a_launch_takes_less_than_half_of_tritons_time(held, monkeypatch):
