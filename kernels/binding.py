@@ -43,6 +43,7 @@ class Kernels:
     gated_activation: Callable[..., Any]
     moe_routing: Callable[..., Any]
     fused_moe: Callable[..., Any]
+    all_reduce: Callable[..., Any]
     sampling: Callable[..., Any]
     prepare_linear: Callable[[Any], Any]
 

@@ -430,6 +430,21 @@ FUSED_MOE = Op(
     needed=lambda context: context.num_experts > 0 and not context.quantization,
     absent="mixture of experts in 16 bits or block-scaled FP8",
 )
+ALL_REDUCE = Op(
+    "all_reduce",
+    (
+        _triton(
+            "kernels.all_reduce.triton:all_reduce",
+            conditions=(
+                Condition("workers", one_of=(2, 4, 8), says="has kernels only for 2, 4 and 8 GPUs"),
+                Condition("hidden_size", multiple_of=8),
+            ),
+            variants="kernels.all_reduce.variants:variants",
+        ),
+        _torch("kernels.all_reduce.reference:all_reduce"),
+    ),
+    needed=lambda context: context.workers > 1,
+)
 SAMPLING = Op(
     "sampling",
     (
@@ -474,6 +489,7 @@ OPS: tuple[Op, ...] = (
     GATED_ACTIVATION,
     MOE_ROUTING,
     FUSED_MOE,
+    ALL_REDUCE,
     SAMPLING,
     vllm.DEEP_GEMM,
 )

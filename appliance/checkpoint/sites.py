@@ -44,6 +44,8 @@ def sites(config: ModelConfig, *, dtype: str, cache_dtype: str, keep_fp8: bool) 
     if config.connections is not None:
         found[Site("mhc_head", _streams(config), dtype)] = []
     found.setdefault(Site("linear", f"{config.vocab_rows:,} x {config.hidden_size:,}", dtype), [])
+    if config.ranks > 1:
+        found[Site("all_reduce", f"{config.hidden_size:,}", dtype)] = list(range(config.num_hidden_layers))
     found[Site("sampling", f"{config.vocab_size:,} logits", "float32")] = []
     return tuple(site._replace(layers=tuple(layers)) for site, layers in found.items())
 

@@ -98,7 +98,7 @@ def _serve(
     group: Group = ALONE
     if config.ranks > 1:
         activity.enter("joining the other ranks")
-        config, group = join(config, 0, link.folder)
+        config, group = join(config, 0, link.folder, _log)
 
     def report(phase: CorePhase) -> None:
         activity.enter(phase.phase)

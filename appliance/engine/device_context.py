@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-_DRIVER: Final = "libcuda.so.1"
+DRIVER: Final = "libcuda.so.1"
 
 
 def open_ahead(device: torch.device) -> None:
@@ -20,7 +20,7 @@ def open_ahead(device: torch.device) -> None:
 
 def _open(index: int) -> None:
     try:
-        driver = ctypes.CDLL(_DRIVER)  # whose calls, unlike torch's, let other threads of Python run
+        driver = ctypes.CDLL(DRIVER)  # whose calls, unlike torch's, let other threads of Python run
     except OSError:
         return
     device, context = ctypes.c_int(), ctypes.c_void_p()

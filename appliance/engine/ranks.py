@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -235,11 +235,13 @@ def seeded(message: ToCore) -> ToCore:
     return msgspec.structs.replace(message, sampling=sampling)
 
 
-def join(config: EngineConfig, rank: int, folder: Path) -> tuple[EngineConfig, Group]:
+def join(config: EngineConfig, rank: int, folder: Path, log: Callable[[str], None]) -> tuple[EngineConfig, Group]:
     """Meet the other ranks; the config that this one's engine is made from, and its group. Imports torch."""
     import torch
 
+    from appliance.engine.peer_memory import open_shared
     from appliance.models.collectives import Distributed
+    from kernels.binding import bind
 
     # All ranks are on this host, which need not have a network, nor know its own name.
     for library in ("GLOO", "NCCL"):
@@ -258,7 +260,13 @@ def join(config: EngineConfig, rank: int, folder: Path) -> tuple[EngineConfig, G
         world_size=config.ranks,
         device_id=device,
     )
-    return config, Distributed()
+    group = Distributed()
+    summing = {op: name for op, name in config.backends.items() if op == "all_reduce"}
+    if device is not None and summing.get("all_reduce", "torch") != "torch":
+        shared = open_shared(group, device, log)
+        if shared is not None:
+            group.share(shared, bind(summing).all_reduce)
+    return config, group
 
 
 def follow(rank: int, pipe: Connection, folder: Path) -> None:
@@ -273,7 +281,7 @@ def follow(rank: int, pipe: Connection, folder: Path) -> None:
         print(f"(rank_{rank} pid={os.getpid()}) {line}", file=sys.stderr, flush=True)
 
     prepare(config, log)
-    config, group = join(config, rank, folder)
+    config, group = join(config, rank, folder, log)
     core = Core(config, lambda _: None, log, group)
     while not (turn := msgspec.msgpack.decode(pipe.recv_bytes(), type=Turn)).ends:
         for message in turn.messages:

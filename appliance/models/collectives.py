@@ -3,10 +3,13 @@ order; a rank that is alone makes none."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from kernels.all_reduce.shared import Shared
 
 
 class Group(Protocol):
@@ -65,9 +68,17 @@ class Distributed:
         # Its name since torch 2.13; the older one warns there.
         self._gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
         self.rank, self.count = distributed.get_rank(), distributed.get_world_size()
+        self._shared: Shared | None = None
+        self._sum_shared: Callable[[Tensor, Shared], Tensor] | None = None
+
+    def share(self, shared: Shared, all_reduce: Callable[[Tensor, Shared], Tensor]) -> None:
+        """Sum by `all_reduce` what `shared` holds, from now on, in all ranks."""
+        self._shared, self._sum_shared = shared, all_reduce
 
     def sum(self, x: Tensor) -> Tensor:
         x = x.contiguous()
+        if self._shared is not None and self._sum_shared is not None and self._shared.holds(x):
+            return self._sum_shared(x, self._shared)
         self._distributed.all_reduce(x)
         return x
 

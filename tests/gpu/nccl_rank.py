@@ -43,7 +43,7 @@ def main(ranks: str, rank: str, meeting: str, *folders: str) -> None:
     group: Group = ALONE
     if int(ranks) > 1:
         Path(meeting).mkdir(exist_ok=True)
-        joined, group = join(configs[0], int(rank), Path(meeting))
+        joined, group = join(configs[0], int(rank), Path(meeting), _log)
         device = joined.device
     configs = [msgspec.structs.replace(config, device=device) for config in configs]
     found: list[Any]

@@ -9,6 +9,7 @@
 #
 # The parts, in the order of a run without names:
 #   cast            builds every Triton kernel for these GPUs, unless INGOT_GPU_CAST names a cast
+#   sums            our sums of both GPUs against NCCL's, by size
 #   parity          two ranks write what one writes, by NCCL and with CUDA graphs, family by family
 #   ends            a rank that is killed, stopped or out of memory ends the launch, with that as its cause
 #   qwen3-8b        one GPU and two take the same loads in turns: 128/512 tokens at 64 streams, 8192/256 at 8
@@ -28,8 +29,8 @@ if [ "${1:-}" = prepare ]; then
     exec tests/gpu/peer.sh prepare "${2:-sm_90}"
 fi
 
-declare -A limits=([cast]=100 [parity]=120 [ends]=90 [qwen3-8b]=150 [qwen3-30b-a3b]=150 [vllm-8b]=275 [vllm-30b-a3b]=275)
-usual=(cast parity ends qwen3-8b qwen3-30b-a3b)
+declare -A limits=([cast]=100 [sums]=60 [parity]=120 [ends]=90 [qwen3-8b]=150 [qwen3-30b-a3b]=150 [vllm-8b]=275 [vllm-30b-a3b]=275)
+usual=(cast sums parity ends qwen3-8b qwen3-30b-a3b)
 grace=20  # to end two servers
 dry_run=
 [ "${1:-}" != --dry-run ] || { dry_run=1; shift; }
@@ -46,6 +47,7 @@ command_of() {
     local bench="python3 -m tests.bench.peer --device cuda --starts 1 --rounds 3 --tensor-parallel-size 2 --seconds $seconds $loads"
     case $1 in
         cast) cast_command ;;
+        sums) echo "python3 -m tests.gpu.bench.all_reduce" ;;
         parity) echo "$pytest -k 'both_ranks or one_writes or grows'" ;;
         ends) echo "$pytest -k 'ends or told'" ;;
         qwen3-8b) echo "$bench --beside one-gpu --shape qwen3-8b" ;;

@@ -20,7 +20,7 @@ def main(meeting: str, rank: str, *folders: str) -> None:
     place = Path(meeting)
     place.mkdir(exist_ok=True)
     configs = [engine_config(Path(folder), ranks=2, num_snapshots=8) for folder in folders]
-    _, group = join(configs[0], int(rank), place)
+    _, group = join(configs[0], int(rank), place, lambda line: None)
     engines = (Engine(config, lambda phase: None, lambda line: None, group) for config in configs)
     print(json.dumps([greedy_tokens(engine) for engine in engines]))
 

@@ -17,6 +17,7 @@ from appliance.checkpoint.memory.step import SAMPLING, Moment, StepShape, moment
 from appliance.checkpoint.model_config import CompressedAttention, ModelConfig
 from appliance.checkpoint.selection import keeps_fp8
 from kernels import mla_attention
+from kernels.all_reduce import shared_bytes
 from kernels.catalogue import graphs_hold_prefills
 from kernels.indexer import score_bytes
 from kernels.paged_attention import scratch_bytes
@@ -177,7 +178,8 @@ class NativeFootprint:
         """The core of a GPU that shares the host's memory takes what its process does as well."""
         if self.device == "cpu":
             return HOST_RUNTIME_BYTES
-        collectives = NCCL_BYTES if self.config.ranks > 1 else 0
+        ranks = self.config.ranks
+        collectives = NCCL_BYTES + shared_bytes(ranks) if ranks > 1 else 0
         return CUDA_RUNTIME_BYTES + collectives + (HOST_RUNTIME_BYTES if self.unified else 0)
 
     @property
