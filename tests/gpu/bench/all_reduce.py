@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
 from appliance.engine.peer_memory import open_shared
 from appliance.models.collectives import Distributed
@@ -27,7 +28,7 @@ SUMS, REPLAYS, ROUNDS = 20, 20, 5
 
 def main(ranks: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_measure, (ranks, Path(folder)), nprocs=ranks)
+        spawn(_measure, (ranks, Path(folder)), nprocs=ranks)
 
 
 def _measure(rank: int, ranks: int, folder: Path) -> None:
