@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter, defaultdict
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.causes import CATALOGUE
@@ -38,8 +38,9 @@ Flag = Literal["line", "warning", "deadly"]
 
 
 def causes_of(text: str, places: str = "", only: Flag | None = None) -> tuple[Match, ...]:
-    """The rows that match, in catalogue order, up to the first that is certain; `places` is where it was raised. `only`
-    restricts them to rows with this flag. What the message advises counts only where the rest says nothing."""
+    """The rows that match: of those that are certain the one that fits most closely, and before it the vague ones, the
+    closest first. `places` is where it was raised. `only` restricts them to rows with this flag. What the message
+    advises counts only where the rest says nothing."""
     said = without_dumps(text[:MAX_TEXT])
     return _causes_of(without_advice(said), places[-MAX_TEXT:], only) or _causes_of(said, places[-MAX_TEXT:], only)
 
@@ -51,14 +52,19 @@ def _causes_of(text: str, places: str, only: Flag | None) -> tuple[Match, ...]:
     positions = set(wordless) if places else set()
     for word in by_word.keys() & set(WORD.findall(lowered)):
         positions.update(by_word[word])
-    found = []
-    for position in sorted(positions):
+    vague: list[Match] = []
+    certain: list[Match] = []
+    for position in positions:
         cause = CATALOGUE[position]
         if only is not None and not getattr(cause, only):
             continue
         groups = cause.match(text, lowered, places)
         if groups is not None:
-            found.append(Match(cause, groups))
-            if not cause.vague:
-                break
-    return tuple(found)
+            (vague if cause.vague else certain).append(Match(cause, groups))
+
+    def closeness(match: Match) -> tuple[Any, ...]:
+        """Rows that fit as closely are told apart by what they are, so that their order in the files means nothing."""
+        cause = match.cause
+        return *cause.fit(lowered, match.groups), cause.family, cause.name, cause.signs, cause.pattern, cause.where
+
+    return *sorted(vague, key=closeness, reverse=True), *sorted(certain, key=closeness, reverse=True)[:1]

@@ -16,6 +16,12 @@ Derived = Callable[[Groups], Any]
 UNKNOWN = "?"
 CAST = "Run from a cast, which compiles nothing. Otherwise: "
 NAMING = ("port", "pid", "xid")
+# What a pattern says that is no word of the text: escapes, and the names of its groups.
+NOT_WORDS = re.compile(r"\\.|\?P?<[^>]{1,40}>|\{[\d,]{1,9}\}")
+WORD = re.compile(r"[a-z0-9]{3,}")
+# What a captured value and a matching place count for, in letters.
+CAPTURED = 3
+PLACED = 16
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class Cause:
     `compiles`: a kernel is compiled at run time, which an engine that runs from a cast never does.
     `mute`: its line says that it happened, and nothing of why: it is not quoted.
     `vague`: what else the log says of the same failure is better, if it says anything.
+    `broad`: it fits whatever a library says of any kind of failure, such as a value that a validation refused; another
+    row that fits the same text knows more.
     """
 
     family: str
@@ -54,6 +62,7 @@ class Cause:
     compiles: bool = False
     mute: bool = False
     vague: bool = False
+    broad: bool = False
 
     # Compiled when they are first needed: a diagnosis begins within a tenth of a second and tries few rows.
     @functools.cached_property
@@ -90,6 +99,19 @@ class Cause:
             first = next(iter(groups))
             groups[first] = groups[first] or other
         return {name: value or UNKNOWN for name, value in groups.items()}
+
+    @functools.cached_property
+    def words(self) -> frozenset[str]:
+        """The fixed words of its pattern."""
+        return frozenset(WORD.findall(NOT_WORDS.sub(" ", self.pattern.lower())))
+
+    def fit(self, lowered: str, groups: Groups) -> tuple[bool, int]:
+        """How closely it fits a text that it matches: by the letters of its own words there, by what it captured, and
+        by the place that it asks for."""
+        sign = max((sign for sign in self.signs if sign in lowered), key=len, default="")
+        words = {word for word in self.words if word in lowered} | set(WORD.findall(sign))
+        captured = sum(value != UNKNOWN for value in groups.values())
+        return not self.broad, sum(map(len, words)) + CAPTURED * captured + PLACED * bool(self.where)
 
     def places_in(self, text: str) -> tuple[int, ...]:
         """Where in a text that it matches its sign stands, and what its pattern captured."""

@@ -1,4 +1,5 @@
-"""The catalogue of known causes, one file per family. Where two rows match, the first counts."""
+"""The catalogue of known causes, one file per family. Of several rows that match, the one that fits most closely
+counts; their order means nothing."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ CAUSES = (
         fix=_REINSTALL,
         line=True,
         warning=True,
+        broad=True,
     ),
     Cause(
         family="abi",
@@ -85,6 +86,7 @@ CAUSES = (
         summary="The Python package {module} is not installed in the engine's environment.",
         fix=_REINSTALL,
         command="python -m pip check",
+        broad=True,
     ),
     Cause(
         family="abi",

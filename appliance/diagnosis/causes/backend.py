@@ -48,6 +48,7 @@ CAUSES = (
         summary="A backend that the profile or the model asks for is not available here.",
         fix="Let the engine choose a backend that this GPU and this image support.",
         patch=_AUTO,
+        broad=True,
     ),
     Cause(
         family="backend",

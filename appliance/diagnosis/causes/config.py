@@ -162,6 +162,7 @@ CAUSES = (
         fix="Correct it as the message says, or remove it.",
         patch={"vllm.extra-args.tool-call-parser": None, "vllm.extra-args.reasoning-parser": None,
                "vllm.extra-args.enable-auto-tool-choice": None},
+        broad=True,
     ),
     Cause(
         family="config",
@@ -238,6 +239,7 @@ CAUSES = (
         pattern=_VALIDATED + r"(?:Value error|Assertion failed), (?P<why>[^\[\n]{1,300})",
         summary="Invalid setting ({config}): {why}",
         fix="Correct the setting in the message, or remove it to use its default.",
+        broad=True,
     ),
     Cause(
         family="config",
@@ -246,6 +248,7 @@ CAUSES = (
         pattern=_VALIDATED + r"(?P<why>[^\[\n]{1,200})?",
         summary="Invalid setting: {config} {what}: {why}",
         fix="Correct the setting in the message, or remove it to use its default.",
+        broad=True,
     ),
     Cause(
         family="config",

@@ -92,6 +92,7 @@ CAUSES = (
         "systemd reload can take GPUs away from running containers).",
         command="nvidia-smi",
         line=True,
+        broad=True,
     ),
     Cause(
         family="driver",
@@ -155,6 +156,7 @@ CAUSES = (
         command="dmesg -T | grep -i -e xid -e nvrm",
         line=True,
         deadly=True,
+        broad=True,
     ),
     Cause(
         family="driver",

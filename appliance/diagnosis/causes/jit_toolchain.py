@@ -77,6 +77,7 @@ CAUSES = (
         fix=_IMAGE + "the complete CUDA toolkit, including headers.",
         compiles=True,
         line=True,
+        broad=True,
     ),
     Cause(
         family="jit-toolchain",

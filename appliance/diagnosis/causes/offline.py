@@ -103,6 +103,7 @@ CAUSES = (
         r"|proxy|ssl|violation|cannot reach|connect|no such host|download|closed|urlopen|disconnect|incomplete)",
         summary="The engine tried to reach something outside this machine and could not.",
         fix=_LOCAL,
+        broad=True,
     ),
     Cause(
         family="offline",

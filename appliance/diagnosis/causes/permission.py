@@ -50,6 +50,7 @@ CAUSES = (
         summary="The engine may not access {path}.",
         fix="Give the user that runs Ingot permission to read it (and to write, if it is in the state folder).",
         command="id; ls -ld {path}",
+        broad=True,
     ),
     Cause(
         family="permission",
@@ -60,5 +61,6 @@ CAUSES = (
         fix="Check who owns the state folder, the models folder and the devices, and which user runs Ingot.",
         command="id; ls -l /dev/nvidia*",
         line=True,
+        broad=True,
     ),
 )  # fmt: skip

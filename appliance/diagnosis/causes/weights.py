@@ -130,6 +130,7 @@ CAUSES = (
         pattern=r"CheckpointError: (?P<what>[^\n]{1,400}?)\.?(?:\n|$)",
         summary="The model folder changed after it was checked: {what}.",
         fix="Make sure nothing writes to the folder while the engine starts. Copy the model again, then start.",
+        broad=True,
     ),
     Cause(
         family="weights",
