@@ -22,7 +22,8 @@ OVERLAPS = (
     ("ModuleNotFoundError: No module named 'cuda.bindings'", "cuda-python-missing", "package-missing"),
     ("/tmp/a.c:1:10: fatal error: Python.h: No such file or directory", "python-headers-missing", "header-missing"),
     ("pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, "
-     "User-specified max_model_len (9) is greater than the derived max_model_len (max_position_embeddings=8)", "context-too-long", "setting-refused"),
+     "User-specified max_model_len (9) is greater than the derived max_model_len (max_position_embeddings=8)",
+     "context-too-long", "setting-refused"),
     ("PermissionError: [Errno 13] Permission denied: '/.triton'", "cache-not-writable", "permission-denied"),
     ("RuntimeError: CUDA error /odd/ll.cu:3 'too many blocks in cooperative launch'", "deepep-needs-its-topology",
      "launch-refused"),
