@@ -45,7 +45,7 @@ def with_origin(
     origin = settings.origin_of(message, captured)
     if origin is None:
         value = settings.model_value_of(message)
-        return _with_named(found, message, settings) if value is None else _with_model_value(found, value)
+        return _with_named(found, message, settings) if value is None else _with_model_value(found, value, settings)
     return msgspec.structs.replace(
         found,
         summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value[:MAX_TEXT]}.",
@@ -63,11 +63,11 @@ def _with_named(found: Diagnosis, message: str, settings: LaunchSettings) -> Dia
     if found.cause not in (None, UNRECOGNISED, *GENERAL_CAUSES):
         return found
     return msgspec.structs.replace(
-        found, family=SETTINGS_FAMILY, cause=found.cause or UNRECOGNISED, fix=fix_of(named, message, settings.accepts)
+        found, family=SETTINGS_FAMILY, cause=found.cause or UNRECOGNISED, fix=fix_of(named, message, settings)
     )
 
 
-def _with_model_value(found: Diagnosis, value: ModelValue) -> Diagnosis:
+def _with_model_value(found: Diagnosis, value: ModelValue, settings: LaunchSettings) -> Diagnosis:
     """A known cause has a fix of its own."""
     if found.family not in (None, *MODEL_FAMILIES):
         return found
@@ -78,7 +78,9 @@ def _with_model_value(found: Diagnosis, value: ModelValue) -> Diagnosis:
         summary=f"{found.summary.rstrip('.')}. {place} is {value.value[:MAX_TEXT]}.",
         family=found.family or MODEL_FAMILIES[0],
         cause=found.cause or UNRECOGNISED,
-        fix=found.fix if own else Fix(text=f"Correct {place}, or use a model that this engine supports."),
+        fix=found.fix
+        if own
+        else settings.restored(Fix(text=f"Correct {place}, or use a model that this engine supports."), value.file),
     )
 
 
@@ -199,7 +201,7 @@ def with_damaged_file(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
     return msgspec.structs.replace(
         found,
         summary=f"{found.summary.rstrip('.')}. {error.message}",
-        fix=error.fix,
+        fix=settings.restored(error.fix, error.file.name if error.file is not None else None),
     )
 
 

@@ -4,10 +4,9 @@ or an option of the engine's."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from typing import Any
 
-from appliance.diagnosis.provenance import FLAG, nearest_choice
+from appliance.diagnosis.provenance import FLAG, LaunchSettings, nearest_choice
 from appliance.diagnosis.quoting import NAME
 from appliance.diagnosis.stripping import without_dumps
 from appliance.protocol import Fix
@@ -32,7 +31,7 @@ HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # How argparse refuses a command line, and the programs whose options are those of a profile.
 USAGE = re.compile(r"(?:^|[\s:])(?P<program>[\w.-]{1,80})(?: [\w-]{1,40}){0,2}: error: ", re.MULTILINE)
 OURS = re.compile(r"(?:vllm|ingot|api_server\.py|EngineArgs)", re.IGNORECASE)
-REFUSED = re.compile(r"invalid choice: '(?P<value>[^'\n]{1,80})'")
+REFUSED = re.compile(r"invalid choice: '?(?P<value>[^'\n(]{1,80}?)'?(?: \(|$)")
 
 
 def is_subject(message: str) -> bool:
@@ -56,25 +55,25 @@ def setting_named(message: str) -> str | None:
     return next((f"--{name}" for name in reversed(names) if name in _options()), None)
 
 
-def fix_of(name: str, message: str, accepts: Callable[[Mapping[str, Any]], bool]) -> Fix:
+def fix_of(name: str, message: str, settings: LaunchSettings) -> Fix:
     """The value that the message asks for, or the allowed one that is nearest, or else the default. It is a patch where
-    the profile `accepts` it, and the message is not another program's."""
+    a profile may say so, and the message is not another program's. The default is none for a launch whose profile is
+    known: that does not set it."""
     said = message[:MAX_TEXT]
     compared = COMPARED.search(said)
     if compared is not None and f"--{compared['name'].replace('_', '-')}" == name:
         needed = int(compared["needed"])
-        return Fix(text=f"Set {name} to {needed:,} or more.", patch=_patch(name, needed, said, accepts))
+        return Fix(text=f"Set {name} to {needed:,} or more.", patch=_patch(name, needed, said, settings))
     nearest = _nearest(said)
     if nearest is not None:
-        return Fix(text=f"Set {name} to {nearest}, or remove it.", patch=_patch(name, nearest, said, accepts))
-    return Fix(text=f"Correct {name}, or remove it to use its default.")
+        return Fix(text=f"Set {name} to {nearest}, or remove it.", patch=_patch(name, nearest, said, settings))
+    removed = None if settings.of_a_profile or not is_settable(name) else _patch(name, None, said, settings)
+    return Fix(text=f"Correct {name}, or remove it to use its default.", patch=removed)
 
 
-def _patch(
-    name: str, value: int | str, message: str, accepts: Callable[[Mapping[str, Any]], bool]
-) -> dict[str, Any] | None:
+def _patch(name: str, value: int | str | None, message: str, settings: LaunchSettings) -> dict[str, Any] | None:
     patch = {_key(name): value}
-    return patch if not is_of_another_program(message) and accepts(patch) else None
+    return patch if not is_of_another_program(message) and settings.accepts(patch) else None
 
 
 def is_of_another_program(message: str) -> bool:
@@ -88,15 +87,24 @@ def _nearest(message: str) -> str | None:
     return nearest_choice(refused["value"], message) if refused is not None else None
 
 
+def is_settable(name: str) -> bool:
+    """Whether a profile may set it at all."""
+    from appliance.profile.schema import BY_KEY  # late: most logs name no setting
+    from appliance.profile.vllm_options import FLAG_BY_NAME, VARIABLE_BY_NAME
+
+    section, _, last = _key(name).rpartition(".")
+    return f"{section}.{last}".lstrip(".") in BY_KEY or last in FLAG_BY_NAME or last in VARIABLE_BY_NAME
+
+
 def _key(name: str) -> str:
     """The profile's, for a setting of vLLM."""
     from appliance.profile.schema import BY_KEY  # late: most logs name no setting
     from appliance.profile.vllm_options import FLAG_BY_NAME, INSTEAD
 
-    flag = name.removeprefix("--")
-    if flag not in FLAG_BY_NAME and (own := INSTEAD.get(flag) or flag) in BY_KEY:
+    bare = name.removeprefix("--")
+    if bare not in FLAG_BY_NAME and (own := INSTEAD.get(bare) or bare) in BY_KEY:
         return own
-    return f"vllm.extra-args.{flag}"
+    return f"vllm.extra-args.{bare}" if bare != name else f"vllm.environment.{name}"
 
 
 def _options() -> frozenset[str]:

@@ -58,10 +58,16 @@ def with_settings_of(found: Diagnosis, owner: str | None, settings: LaunchSettin
     if changed:
         values = ", ".join(f"{origin.key} is {origin.value[:MAX_VALUE]}" for origin in changed)
         keys = " and ".join(origin.key for origin in changed)
+        only = settings.fix_of(changed[0], "") if len(changed) == 1 and found.family in OF_SETTINGS else found.fix
         return msgspec.structs.replace(
             found,
             summary=f"{found.summary.rstrip('.')}. {values}.",
-            fix=msgspec.structs.replace(found.fix, text=f"{found.fix.text} Here, {keys} decides that."),
+            fix=msgspec.structs.replace(
+                found.fix,
+                text=f"{found.fix.text} Here, {keys} decides that.",
+                patch=only.patch,
+                command=only.command or found.fix.command,
+            ),
         )
     if found.family not in OF_SETTINGS:
         return found

@@ -12,11 +12,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from appliance.checkpoint.errors import CheckpointError
 from appliance.diagnosis.cause import Groups
 from appliance.diagnosis.model_values import ModelValue, damaged_file_in, damaged_weights_in, model_value_in
 from appliance.diagnosis.own_settings import dumps_in, own_settings
+from appliance.diagnosis.printed_command import changed_command
 from appliance.diagnosis.quoting import NAME, QUOTED, is_after_noun, is_distinct
+from appliance.diagnosis.restoring import restoring_command
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.stripping import without_dumps
 from appliance.protocol import Fix
@@ -40,7 +44,7 @@ VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){1,8}\b")
 # What is allowed instead: at least two names with commas between them.
 CHOICES = re.compile(
     r"(?:choo{0,1}se from|one of|should be|must be|supported|available|allowed|valid|expected|registered|options)\b"
-    r"[^\n\[({:'\"]{0,40}[\[({: ]{1,4}"
+    r"[^\n\[({:'\"]{0,40}?[\[({: ]{1,4}"
     r"(?P<list>['\"]?[\w.+-]{1,60}['\"]?(?:(?:, | or |, or |,)['\"]?[\w.+-]{1,60}['\"]?){1,80})",
     re.IGNORECASE,
 )
@@ -180,6 +184,12 @@ class LaunchSettings:
     def damaged_weights(self) -> CheckpointError | None:
         return damaged_weights_in(self._model) if self._model is not None else None
 
+    def restored(self, fix: Fix, file: str | None) -> Fix:
+        """The fix of a model's file, with a command that brings the file back, where one is known."""
+        if self._model is None or file is None or fix.command:
+            return fix
+        return msgspec.structs.replace(fix, command=restoring_command(self._model, file))
+
     def speaks_of(self, message: str) -> bool:
         """Whether a message is about a setting, or about a value in the model's files."""
         return self.origin_of(message) is not None or self.model_value_of(message) is not None
@@ -189,7 +199,10 @@ class LaunchSettings:
         nearest = nearest_choice(origin.value, message)
         if not origin.in_profile:
             change = f"Change it to {nearest}." if nearest else "Correct it, or remove it to use the default."
-            return Fix(text=f"This launch set {origin.key} to {origin.value[:MAX_VALUE]}. {change}")
+            return Fix(
+                text=f"This launch set {origin.key} to {origin.value[:MAX_VALUE]}. {change}",
+                command=None if self.of_a_profile else changed_command(self._log, origin.key, nearest),
+            )
         text = (
             f"Set {origin.told} to {nearest}."
             if nearest
@@ -241,10 +254,12 @@ def _stays_valid(profile: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
 
 
 def nearest_choice(value: str, message: str) -> str | None:
-    """The value that a message allows and that this one misspells."""
+    """The value that a message allows and that this one misspells; of numbers the next that is not smaller."""
     found = CHOICES.search(message[:MAX_TEXT])
-    choices = CHOICE.findall(found["list"]) if found is not None else []
-    near = difflib.get_close_matches(value, [choice for choice in choices if choice != value], n=1, cutoff=MISSPELT)
+    choices = [choice for choice in CHOICE.findall(found["list"]) if choice != value] if found is not None else []
+    if value.isdecimal() and all(choice.isdecimal() for choice in choices):
+        return min((choice for choice in choices if int(choice) >= int(value)), key=int, default=None)
+    near = difflib.get_close_matches(value, choices, n=1, cutoff=MISSPELT)
     return near[0] if near else None
 
 

@@ -78,6 +78,9 @@ LINES = (
     ("abi", "undefined-symbol", "ImportError: /x/_C.so: undefined symbol: _ZN3c104cuda"),
     ("abi", "glibc-too-old", "ImportError: /lib/libc.so.6: version `GLIBC_2.34' not found (required by /x.so)"),
     ("abi", "package-missing", "ModuleNotFoundError: No module named 'zmq'"),
+    ("config", "lora-rank", "ValueError: LoRA rank 99 is greater than max_lora_rank 7."),
+    ("abi", "versions-differ", "RuntimeError: odd-kernels version (0.6.1) does not match odd version (0.5.3)."),
+    ("port", "ipc-folder-missing", "zmq.error.ZMQError: No such file or directory for ipc path \"/run/odd/3f\"."),
     ("offline", "hub-offline", "huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/a/b: offline mode "
      "is enabled."),
     ("offline", "model-path-missing", "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'a': '/models/x'."),

@@ -38,13 +38,16 @@ def test_the_setting_that_a_message_names(message: str, name: str | None) -> Non
             {"vllm.extra-args.reasoning-parser": "deepseek_r1"},
         ),
         ("argument --dtype: invalid choice: 'bfloat-16' (choose from 'auto', 'bfloat16')", {"dtype": "bfloat16"}),
-        ("argument --tool-call-parser: invalid choice: 'zzz' (choose from 'hermes', 'qwen3')", None),
+        (
+            "argument --tool-call-parser: invalid choice: 'zzz' (choose from 'hermes', 'qwen3')",
+            {"vllm.extra-args.tool-call-parser": None},
+        ),
     ],
 )
 def test_the_value_that_a_message_asks_for_is_the_patch(message: str, patch: dict[str, Any] | None) -> None:
     name = setting_named(message)
     assert name is not None
-    assert fix_of(name, message, UNKNOWN.accepts).patch == patch
+    assert fix_of(name, message, UNKNOWN).patch == patch
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_what_no_profile_may_hold_is_no_patch(message: str) -> None:
     """What reaches outside the model's folder, what vLLM does not have, another type's value, another program's."""
     name = setting_named(message)
     assert name is not None
-    fix = fix_of(name, message, UNKNOWN.accepts)
+    fix = fix_of(name, message, UNKNOWN)
     assert fix.patch is None
     assert name in fix.text
 
@@ -69,8 +72,8 @@ def test_what_no_profile_may_hold_is_no_patch(message: str) -> None:
 def test_a_patch_that_makes_the_profile_invalid_is_none() -> None:
     message = "odd (3100) is larger than max_num_seqs (2048). Increase it."
     own = LaunchSettings(Searchable([]), {"name": "a", "model": {"path": "m"}, "engine": "vllm"})
-    assert fix_of("--max-num-seqs", message, own.accepts).patch == {"max-num-seqs": 3100}
-    assert fix_of("--max-num-seqs", message.replace("3100", "310000000"), own.accepts).patch is None
+    assert fix_of("--max-num-seqs", message, own).patch == {"max-num-seqs": 3100}
+    assert fix_of("--max-num-seqs", message.replace("3100", "310000000"), own).patch is None
 
 
 def test_a_message_that_begins_with_a_variable_is_about_it() -> None:

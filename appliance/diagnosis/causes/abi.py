@@ -80,6 +80,16 @@ CAUSES = (
     ),
     Cause(
         family="abi",
+        name="versions-differ",
+        signs=("does not match",),
+        pattern=r"(?P<package>[\w.-]{1,60}) version \((?P<has>[\w.+-]{1,40})\) does not match (?P<other>[\w.-]{1,60}) "
+        r"version \((?P<wanted>[\w.+-]{1,40})\)",
+        summary="{package} {has} is installed beside {other} {wanted}; the two have to be of one version.",
+        fix="Install {package} {wanted}, or use the container image.",
+        command="python -m pip install {package}=={wanted}",
+    ),
+    Cause(
+        family="abi",
         name="package-missing",
         signs=("no module named",),
         pattern=r"No module named '?(?P<module>[\w.]{1,80})",

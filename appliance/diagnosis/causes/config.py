@@ -175,6 +175,14 @@ CAUSES = (
     ),
     Cause(
         family="config",
+        name="lora-rank",
+        signs=("lora rank",),
+        pattern=r"LoRA rank (?P<rank>\d{1,5}) is greater than max_lora_rank (?P<most>\d{1,5})",
+        summary="The LoRA adapter has rank {rank}, and the launch allows {most}.",
+        fix="Set --max-lora-rank to {rank} or more, or start without the adapter.",
+    ),
+    Cause(
+        family="config",
         name="lora",
         signs=("lora rank", "max_lora_rank", "max_loras", "lora adapter", "lora_modules", "lora is not",
                "support lora", "enable_lora", "adapter_config.json", "lora_rank"),

@@ -3,6 +3,9 @@
 from appliance.diagnosis.cause import Cause
 
 _LOCAL = "Copy the whole model folder to this machine and use its path."
+# Where there is a network: what is then to be copied.
+_DOWNLOAD = "hf download {model} --local-dir {model}"
+_OF_THE_HUB = r"huggingface\.co/(?:api/models/)?(?P<model>[\w.-]{1,80}/[\w.-]{0,80}\w)/(?:resolve|revision|tree)\b"
 
 # What OpenSSL says of a certificate or key that it was given, rather than of a server's.
 _NOT_OF_A_FILE = r"^(?!.{0,300}(?:values.mismatch|PEM lib|no start line|bad decrypt|no certificate or crl))"
@@ -37,9 +40,10 @@ CAUSES = (
                "outgoing traffic has been disabled", "local_files_only", "localentrynotfounderror", "disk cache",
                "couldn't find them in the cached files", "couldn't connect to", "we couldn't connect to",
                "cached files", "transformers_offline"),
-        details=r"huggingface\.co/(?P<what>[\w.-]{1,80}/[\w.-]{1,80})",
+        details=_OF_THE_HUB,
         summary="The engine needs a file from the hub that is not on this machine, and the hub cannot be reached.",
         fix=_LOCAL,
+        command=_DOWNLOAD,
     ),
     Cause(
         family="offline",
@@ -103,6 +107,8 @@ CAUSES = (
         r"|proxy|ssl|violation|cannot reach|connect|no such host|download|closed|urlopen|disconnect|incomplete)",
         summary="The engine tried to reach something outside this machine and could not.",
         fix=_LOCAL,
+        details=_OF_THE_HUB,
+        command=_DOWNLOAD,
         broad=True,
     ),
     Cause(

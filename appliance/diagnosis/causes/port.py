@@ -35,4 +35,13 @@ CAUSES = (
         command="ip -brief address",
         line=True,
     ),
+    Cause(
+        family="port",
+        name="ipc-folder-missing",
+        signs=("no such file or directory for ipc path",),
+        pattern=r"for ipc path \"(?P<folder>/[^\"\n]{1,300})/[^/\"\n]{1,100}\"",
+        summary="The folder for the sockets between the engine's processes does not exist: {folder}.",
+        fix="Make the folder, or correct VLLM_RPC_BASE_PATH.",
+        command="mkdir -p {folder}",
+    ),
 )  # fmt: skip
