@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from appliance.diagnosis.causes.hang import Waiting
 from appliance.diagnosis.deaths_without_exception import LAST_LINES
-from appliance.diagnosis.stuck_processes import AGAIN, in_words, stuck_processes
+from appliance.diagnosis.stuck_processes import AGAIN, in_words, stuck_processes, unplaced
 from appliance.diagnosis.telling import shown
 from appliance.protocol import Diagnosis, EvidenceLine, Fix, Outcome
 
@@ -39,7 +39,7 @@ def diagnose_hang(hang: str, stacks: str | None, lines: Sequence[EvidenceLine]) 
             fix=place.fix,
         )
     return Diagnosis(
-        summary=f"The engine hangs: {said}.",
+        summary=f"The engine hangs: {said}. {unplaced(stacks or '')}".rstrip(),
         family="hang",
         cause="no-progress",
         evidence=_last(lines),

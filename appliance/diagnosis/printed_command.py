@@ -13,7 +13,7 @@ from appliance.diagnosis.searchable import Searchable
 from appliance.secret_names import is_secret_name
 
 SIGN = b"non-default args: {"
-PRINTED = re.compile(r"non-default args: (?P<arguments>\{.{0,8000}\})\s*$")
+PRINTED = re.compile(r"non-default args: (?P<arguments>\{.{0,8000}\})\s{0,8}$")
 MODEL = ("model_tag", "model")
 
 

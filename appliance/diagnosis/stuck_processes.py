@@ -15,8 +15,10 @@ from appliance.protocol import Fix
 MAX_STACKS = 1 << 20
 MAX_GROUPS = 4
 MAX_NAMED = 8
-MAX_AT = 160
+MAX_AT = 300
 MAIN_THREAD = "MainThread"
+AWAITED = "Waits for the lock on "
+HELD = "Lock on "
 
 
 class Place(NamedTuple):
@@ -46,8 +48,12 @@ class Stuck(NamedTuple):
 
     @property
     def name(self) -> str:
-        title = TITLE.match(self.process.what)
-        return f"{title['name']} (process {self.process.pid})" if title else f"Process {self.process.pid}"
+        return _name(self.process)
+
+
+def _name(process: Process) -> str:
+    title = TITLE.match(process.what)
+    return f"{title['name']} (process {process.pid})" if title else f"Process {process.pid}"
 
 
 def _place(
@@ -60,7 +66,7 @@ AGAIN = "Start it again. If it hangs again, send this launch's log and stacks.tx
 _MORE_TIME = Fix(text="Allow the first start more time.")
 
 PLACES = (
-    _place(r"filelock|FileLock|file_baton|FileBaton|^Waits for the lock on ",
+    _place(r"\bfilelock/|/_?filelock\.py|FileLock|file_baton|FileBaton|^Waits for the lock on ",
            "jit-toolchain", "build-lock", "is waiting for a lock that another process holds or left behind",
            Fix(text="End other engines that are compiling. If there are none, delete the lock files in the cache "
                "folder and start again.", command="find ~/.cache ~/.triton -name '*.lock' -print")),
@@ -73,6 +79,9 @@ PLACES = (
            Fix(text="Allow more time, or run without torch.compile.", patch={"enforce-eager": True})),
     _place(r"deep_gemm_warmup|flashinfer.{0,40}autotun|autotuner?\.py|kernel_warmup",
            "jit-toolchain", "tuning", "is tuning or warming up kernels", _MORE_TIME),
+    _place(r"^Waits for the other end of the pipe ",
+           "hang", "waits-for-opener", "is waiting for another process",
+           Fix(text="Start what should open the other end of that pipe, or correct the path: it is no ordinary file.")),
     _place(r"huggingface_hub|urllib3|requests/|httpx|httpcore|socket\.create_connection|getaddrinfo|modelscope",
            "offline", "hub-asked", "is waiting for the network",
            Fix(text="Copy the whole model folder to this machine and use its path.")),
@@ -99,16 +108,40 @@ PLACES = (
     _place(r"shm_broadcast|acquire_read|acquire_write|MessageQueue|wait_for_ready|recv_multipart"
            r"|^Waits for data from a pipe",
            "hang", "waits-for-worker", "is waiting for another process", Fix(text=AGAIN), weak=True),
-    _place(r"^Waits for |\b(?:recv|recv_into|connect|accept) \(.{0,80}socket",
+    _place(r"^Waits for (?!process )|\b(?:recv|recv_into|connect|accept) \(.{0,80}socket",
            "hang", "waits-for-socket", "is waiting for a socket",
            Fix(text="Find out who should answer there. Start it again; if it hangs again, send this launch's log and "
                "stacks.txt to support."), weak=True),
+    _place(r"^Waits for process ", "hang", "waits-for-child", "is waiting for another process", Fix(text=AGAIN),
+           weak=True),
 )  # fmt: skip
+BUILD_LOCK = PLACES[0]
 
 
 def stuck_processes(stacks: str) -> list[Stuck]:
     """Those of which it shows, the ones that explain the hang first."""
-    return sorted(where_they_are(parse(stacks[:MAX_STACKS])).values(), key=lambda stuck: stuck.rank)
+    parsed = parse(stacks[:MAX_STACKS])
+    found = (_with_holders(stuck, parsed.rest) for stuck in where_they_are(parsed).values())
+    return sorted(found, key=lambda stuck: stuck.rank)
+
+
+def unplaced(stacks: str) -> str:
+    """Of processes of which nothing else shows: how the kernel has each, and the innermost frame of its main thread."""
+    shown = [one for one in parse(stacks[:MAX_STACKS]).processes if not is_helper(one.what.split()) and one.does]
+    return " ".join(filter(None, map(_stands, shown[:MAX_GROUPS])))
+
+
+def _stands(process: Process) -> str:
+    frame = next((frames[0] for frames in _threads(process) if frames and process.threads), "")
+    return f"{_name(process)} {process.does}{f': {frame[:MAX_AT]}' if frame else ''}."
+
+
+def _with_holders(stuck: Stuck, held: list[str]) -> Stuck:
+    """Who tries again and again for a lock is told with those that others hold."""
+    others = [line for line in held if line.startswith(HELD) and not line.endswith(f" {stuck.process.pid}")]
+    if stuck.place is not BUILD_LOCK or stuck.at.startswith(AWAITED) or not others:
+        return stuck
+    return stuck._replace(at=f"{stuck.at}; held now: the {', the '.join(map(_lower_first, others))}")
 
 
 def where_they_are(stacks: Stacks) -> dict[str, Stuck]:
@@ -132,14 +165,14 @@ def _sentence(group: list[Stuck]) -> str:
 
 
 def _lower_first(text: str) -> str:
-    return text.replace("Waits for ", "", 1) if text.startswith("Waits for ") else text
+    return text.removeprefix("Waits for ") if text.startswith("Waits for ") else text.replace(HELD, "lock on ", 1)
 
 
 def _where(process: Process) -> Stuck | None:
     """By its main thread, unless another one of its threads says more."""
-    lock = next((note for note in process.notes if note.startswith("Waits for the lock on ")), None)
+    lock = next((note for note in process.notes if note.startswith(AWAITED)), None)
     if lock is not None:
-        return Stuck(process, PLACES[0], lock)
+        return Stuck(process, BUILD_LOCK, lock)
     for place in PLACES:
         if place.program is not None and place.program.match(process.what):
             return Stuck(process, place, "")

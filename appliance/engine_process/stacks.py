@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from appliance.engine_process.process_tree import descendants, state_of
-from appliance.engine_process.waits import waits_of
+from appliance.engine_process.waits import held_locks, waits_of
 
 DUMP_TIMEOUT_S = 5.0
 # All processes are looked at at the same time, so that eight workers take no longer than one.
@@ -21,7 +21,7 @@ MAX_COMMAND = 300
 def dump_stacks(pid: int) -> str:
     """The stacks of `pid` and its descendants, as text; where there are none, the text says why."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return "\n".join(pool.map(_dump, [pid, *descendants(pid)]))
+        return "\n".join((*held_locks(), *pool.map(_dump, [pid, *descendants(pid)])))
 
 
 def _dump(pid: int) -> str:

@@ -1,4 +1,5 @@
-"""What a process waits for in the kernel, as far as /proc tells: a lock and who holds it, a socket, a pipe, a file."""
+"""What a process waits for in the kernel, as far as /proc tells: a lock and who holds it, a socket or a pipe and who
+has its other end, a file, the end of another process."""
 
 from __future__ import annotations
 
@@ -6,40 +7,75 @@ import contextlib
 import os
 import platform
 import re
+import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
-# The system calls whose first argument is what they wait for.
+# The system calls by what they wait for, and which of their arguments says of what: a descriptor, a path's address in
+# the process's memory, or a process.
 CALLS = {
-    "x86_64": {0: "read", 17: "read", 19: "read", 42: "connect", 43: "accept", 45: "read", 47: "read", 288: "accept"},
-    "aarch64": {63: "read", 67: "read", 65: "read", 203: "connect", 202: "accept", 207: "read", 212: "read",
-                242: "accept"},
+    "x86_64": {0: ("read", 0), 17: ("read", 0), 19: ("read", 0), 42: ("connect", 0), 43: ("accept", 0), 45: ("read", 0),
+               47: ("read", 0), 288: ("accept", 0), 2: ("open", 0), 257: ("open", 1), 61: ("end", 0), 247: ("end", 1)},
+    "aarch64": {63: ("read", 0), 67: ("read", 0), 65: ("read", 0), 203: ("connect", 0), 202: ("accept", 0),
+                207: ("read", 0), 212: ("read", 0), 242: ("accept", 0), 56: ("open", 1), 260: ("end", 0),
+                95: ("end", 1)},
 }  # fmt: skip
+MAX_PATH = 4096
+MAX_THREADS = 64
+MAX_HELD = 5
+LOCK_FILE = ("lock", ".lck")
+HOMES = ("/serve.lock", "/console.lock")  # an appliance's own, held as long as it runs
+MAX_PROCESSES = 4096
 # 3: -> FLOCK  ADVISORY  WRITE 1234 fe:00:3211641 0 EOF
 LOCK = re.compile(
     r"(?P<number>\d{1,9}): (?P<waits>-> )?\S{1,20} {1,9}\S{1,20} {1,9}\S{1,20} {1,9}(?P<pid>-?\d{1,9}) "
     r"[0-9a-f]{1,9}:[0-9a-f]{1,9}:(?P<inode>\d{1,20}) "
 )
+OF_ANY_THREAD = ("Waits for the file ", "Waits for the other end of ", "Waits for the GPU ")
+ANY_CHILD = 1 << 31  # it waits for whichever ends: -1, as the kernel shows it
 GPU_DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
 MAX_SOCKETS = 20_000
 
 
+class Lock(NamedTuple):
+    number: str
+    waits: bool
+    pid: int
+    inode: int
+
+
 def waits_of(pid: int) -> list[str]:
     """A line each."""
-    return [*_locks(pid), *_descriptors(pid)]
+    return [*_awaited_locks(pid), *_calls(pid)]
 
 
-def _locks(pid: int) -> Iterator[str]:
-    """A waiting request has the number of the lock that another process holds."""
+def held_locks() -> list[str]:
+    """The lock files that processes of this machine hold, a line each: who tries for one again and again does not
+    wait for it in the kernel."""
+    held = ((lock, _open_file(lock.pid, lock.inode)) for lock in _locks() if not lock.waits)
+    files = ((lock, path) for lock, path in held if path and path.endswith(LOCK_FILE) and not path.endswith(HOMES))
+    return [f"Lock on {path}, held by process {lock.pid}" for lock, path in islice(files, MAX_HELD)]
+
+
+def _locks() -> list[Lock]:
     try:
-        found = [lock for line in Path("/proc/locks").read_text().splitlines() if (lock := LOCK.match(line))]
+        lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
-        return
-    holders = {lock["number"]: lock["pid"] for lock in found if not lock["waits"]}
+        return []
+    found = (LOCK.match(line) for line in lines)
+    return [Lock(lock["number"], bool(lock["waits"]), int(lock["pid"]), int(lock["inode"])) for lock in found if lock]
+
+
+def _awaited_locks(pid: int) -> Iterator[str]:
+    """A waiting request has the number of the lock that another process holds."""
+    found = _locks()
+    holders = {lock.number: lock.pid for lock in found if not lock.waits}
     for lock in found:
-        if lock["waits"] and int(lock["pid"]) == pid:
-            path = _open_file(pid, int(lock["inode"])) or f"inode {lock['inode']}"
-            yield f"Waits for the lock on {path}, held by process {holders.get(lock['number'], '?')}"
+        if lock.waits and lock.pid == pid:
+            path = _open_file(pid, lock.inode) or f"inode {lock.inode}"
+            yield f"Waits for the lock on {path}, held by process {holders.get(lock.number, '?')}"
 
 
 def _open_file(pid: int, inode: int) -> str | None:
@@ -51,25 +87,87 @@ def _open_file(pid: int, inode: int) -> str | None:
     return None
 
 
-def _descriptors(pid: int) -> Iterator[str]:
-    """What the main thread's system call waits for."""
+def _calls(pid: int) -> Iterator[str]:
+    """What the system calls of its threads wait for, the main thread's first. Of the others only what no thread waits
+    for when all is well: idle ones wait for sockets, pipes and children."""
+    with contextlib.suppress(OSError):
+        others = sorted(int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())
+        for thread in (pid, *(other for other in others[:MAX_THREADS] if other != pid)):
+            said = _call(pid, thread)
+            if said is not None and (thread == pid or said.startswith(OF_ANY_THREAD)):
+                yield said
+
+
+def _call(pid: int, thread: int) -> str | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        number, first, *_ = Path(f"/proc/{pid}/syscall").read_text().split()
-        call = CALLS.get(platform.machine(), {}).get(int(number))
-        if call is not None:
-            yield _in_words(pid, call, os.readlink(f"/proc/{pid}/fd/{int(first, 16)}"))
+        number, *arguments = Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()
+        call, which = CALLS.get(platform.machine(), {}).get(int(number), ("", 0))
+        argument = int(arguments[which], 16) if call else 0
+        if call == "open":
+            return _opening(os.path.join(os.readlink(f"/proc/{pid}/cwd"), _text_at(pid, argument)))
+        if call == "end":
+            return f"Waits for process {argument} to end" if 0 < argument < ANY_CHILD else None
+        if call:
+            return _in_words(pid, call, os.readlink(f"/proc/{pid}/fd/{argument}"))
+    return None
+
+
+def _text_at(pid: int, address: int) -> str:
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        memory.seek(address)
+        return memory.read(MAX_PATH).partition(b"\0")[0].decode(errors="replace")
+
+
+def _opening(path: str) -> str:
+    with contextlib.suppress(OSError):
+        if stat.S_ISFIFO(Path(path).stat().st_mode):
+            return f"Waits for the other end of the pipe {path} to be opened"
+    return f"Waits for the file {path} to open"
 
 
 def _in_words(pid: int, call: str, link: str) -> str:
     if link.startswith("socket:["):
-        where = _address(pid, link[len("socket:[") : -1])
+        inode = link[len("socket:[") : -1]
         what = {"connect": "a connection to", "accept": "connections at"}.get(call, "data from")
-        return f"Waits for {what} {where}"
+        return f"Waits for {what} {_address(pid, inode)}{_with(_other_side(pid, inode))}"
     if link.startswith("pipe:["):
-        return "Waits for data from a pipe"
+        return f"Waits for data from a pipe{_with(_writers(pid, link))}"
     if link.startswith(GPU_DEVICES):
         return f"Waits for the GPU at {link}"
     return f"Waits for the file {link}"
+
+
+def _with(holders: list[int]) -> str:
+    return f", whose other end process {holders[0]} has" if holders else ""
+
+
+def _writers(pid: int, link: str) -> list[int]:
+    """Who else can write to a pipe; children that inherited the reader's own end can as well, and come last."""
+    found = [other for other, flags in _holders(link) if flags & os.O_ACCMODE != os.O_RDONLY]
+    return [other for other in found if other != pid]
+
+
+def _other_side(pid: int, inode: str) -> list[int]:
+    """Who has the other end of a connection within this machine."""
+    for name in ("tcp", "tcp6"):
+        sockets = [fields for fields in _sockets(pid, name) if len(fields) > 9]
+        own = next((fields for fields in sockets if fields[9] == inode), None)
+        if own is not None:
+            other = next((f[9] for f in sockets if (f[1], f[2]) == (own[2], own[1]) and f[9] != "0"), None)
+            return [holder for holder, _ in _holders(f"socket:[{other}]") if holder != pid] if other else []
+    return []
+
+
+def _holders(link: str) -> Iterator[tuple[int, int]]:
+    """The processes that have it open, with the flags it was opened with."""
+    processes = (entry for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    for process in islice(processes, MAX_PROCESSES):
+        with contextlib.suppress(OSError):
+            for handle in (process / "fd").iterdir():
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    if os.readlink(handle) == link:
+                        info = (process / "fdinfo" / handle.name).read_text()
+                        yield int(process.name), int(info.partition("flags:")[2].split()[0], 8)
 
 
 def _address(pid: int, inode: str) -> str:

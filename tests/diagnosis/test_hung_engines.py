@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,8 +18,9 @@ import pytest
 
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.stuck_processes import stuck_processes
-from appliance.engine_process.process_tree import state_of
+from appliance.engine_process.process_tree import descendants, state_of
 from appliance.engine_process.stacks import dump_stacks
+from appliance.engine_process.waits import held_locks
 
 IN_A_COLLECTIVE = """Process 7: python -m vllm
 Python v3.12
@@ -111,6 +114,53 @@ def test_who_waits_for_a_pipe_is_told(tmp_path: Path) -> None:
     with waiting(code, until=lambda text: "Waits for data from a pipe" in text) as (_, text):
         (stuck,) = stuck_processes(text)
         assert stuck.place.cause == "waits-for-worker"
+
+
+def test_who_opens_a_pipe_that_nobody_writes_to_is_told_with_its_path(tmp_path: Path) -> None:
+    """In a thread beside the main one, too."""
+    path = tmp_path / "weights.safetensors"
+    os.mkfifo(path)
+    code = "import sys, threading; threading.Thread(target=open, args=(sys.argv[1],)).start()"
+    with waiting(code, str(path), until=lambda text: "Waits for the other end" in text) as (pid, stacks):
+        found = diagnose([], hang="no progress in the weights phase for 900 s", stacks=stacks)
+    assert (found.family, found.cause) == ("hang", "waits-for-opener")
+    assert f"Process {pid}" in found.summary
+    assert str(path) in found.summary
+
+
+def test_who_tries_for_a_lock_is_told_with_those_that_are_held(tmp_path: Path) -> None:
+    """It waits for none in the kernel: a process that looks again every tenth of a second."""
+    path = tmp_path / "graphs.lock"
+    code = "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX); time.sleep(600)"
+    with waiting(code, str(path), until=lambda _: is_locked(path)) as (holds, _):
+        polls = process(7, "_poll (filelock/_unix.py:9)", "compile (torch/_inductor/codecache.py:9)")
+        (told,) = stuck_processes("\n".join([*held_locks(), polls]))
+    assert told.place.cause == "build-lock"
+    assert f"lock on {path}, held by process {holds}" in told.at
+
+
+def test_who_has_the_other_end_is_told() -> None:
+    code = "import os, time; ends = os.pipe(); os.fork() or time.sleep(600); os.close(ends[1]); os.read(ends[0], 1)"
+    with waiting(code, until=lambda text: "whose other end process" in text) as (pid, text):
+        (child,) = descendants(pid)
+        assert f"Waits for data from a pipe, whose other end process {child} has" in text
+        os.kill(child, signal.SIGKILL)
+
+
+def test_who_waits_for_a_child_comes_after_the_child() -> None:
+    code = "import os; child = os.fork(); os.waitpid(child, 0) if child else os.read(os.pipe()[0], 1)"
+    with waiting(code, until=lambda text: "to end" in text and "from a pipe" in text) as (pid, text):
+        (child,) = descendants(pid)
+        assert [stuck.process.pid for stuck in stuck_processes(text)] == [str(child), str(pid)]
+        os.kill(child, signal.SIGKILL)
+
+
+def test_where_nothing_else_shows_the_innermost_frames_are_told() -> None:
+    stacks = process(7, "own_wait (own.py:9)", "main (own.py:1)", command="VLLM::EngineCore")
+    found = diagnose([], hang="no heartbeat", stacks=stacks)
+    assert found.cause == "no-progress"
+    assert "EngineCore (process 7)" in found.summary
+    assert "own_wait (own.py:9)" in found.summary
 
 
 def process(pid: int, *frames: str, command: str = "vllm", thread: str = "MainThread") -> str:
