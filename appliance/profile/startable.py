@@ -25,6 +25,7 @@ class Startable(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     saved: float
     limits: OnRequest
+    strict_requests: bool
     document: dict[str, Any]
 
 
@@ -62,6 +63,7 @@ def read_startable(content: bytes) -> dict[str, Startable]:
             engine=profile.engine,
             saved=each.saved,
             limits=profile.on_request,
+            strict_requests=profile.strict_requests,
             document=each.document,
         )
         found.setdefault(startable.model, startable)

@@ -17,12 +17,12 @@ from appliance.serving.errors import bad_request
 from appliance.serving.fields import read_fields
 from appliance.serving.openapi.answers import TextCompletion
 from appliance.serving.parts import TheFrontDoor
-from appliance.serving.prompts import Prompts, encode_prompts
+from appliance.serving.prompts import Prompts, check_prompts, encode_prompts
 from appliance.serving.respond import GENERATING, Answer, Answered, respond
-from appliance.serving.sampling import MAX_CHOICES, Alternatives, Count, SamplingFields, check_logprobs
+from appliance.serving.sampling import MAX_CHOICES, Alternatives, Count, SamplingFields, check_logprobs, check_sampling
 from appliance.serving.served_model import NO_ECHO, Echo, ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
-from appliance.serving.structured import wanted_form
+from appliance.serving.structured import Form, wanted_form
 
 DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 128
@@ -60,18 +60,11 @@ async def completions(request: Request[Any, Any, Any], front_door: TheFrontDoor)
 
 async def completion_ask(fields: CompletionFields, model: ServedModel) -> Ask:
     """Raises ApiError that names the field."""
-    check_logprobs(fields.logprobs, "logprobs")
-    if fields.max_tokens == 0 and not fields.echo:
-        raise bad_request("max_tokens: 0 is too small; use 1 or more, or 0 with echo.", "max_tokens")
+    form = check_completion(fields)
     special = fields.add_special_tokens is not False
     prompts = await encode_prompts(fields.prompt, "prompt", model, most=MAX_PROMPTS, add_special_tokens=special)
-    if len(prompts) * (fields.n or 1) > MAX_CHOICES:
-        raise bad_request(
-            f"n: the prompts times n make more than {MAX_CHOICES} answers; send fewer prompts or a smaller n.", "n"
-        )
     if fields.echo and fields.logprobs is not None:
         _check_scores(prompts, fields.logprobs, fields.n or 1)
-    form = wanted_form(fields)
     room = [model.room(len(prompt), fields.max_tokens, "prompt") for prompt in prompts]
     usual = model.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
     wanted = int(usual if fields.max_tokens is None else fields.max_tokens)
@@ -84,6 +77,19 @@ async def completion_ask(fields: CompletionFields, model: ServedModel) -> Ask:
         grammar=await model.grammar(form) if form else None,
         form_param=form.param if form else None,
     )
+
+
+def check_completion(fields: CompletionFields) -> Form | None:
+    """All that no model need be asked for; the form of the answer. Raises ApiError."""
+    check_sampling(fields)
+    check_logprobs(fields.logprobs, "logprobs")
+    if fields.max_tokens == 0 and not fields.echo:
+        raise bad_request("max_tokens: 0 is too small; use 1 or more, or 0 with echo.", "max_tokens")
+    if len(check_prompts(fields.prompt, "prompt", MAX_PROMPTS)) * (fields.n or 1) > MAX_CHOICES:
+        raise bad_request(
+            f"n: the prompts times n make more than {MAX_CHOICES} answers; send fewer prompts or a smaller n.", "n"
+        )
+    return wanted_form(fields)
 
 
 def _check_scores(prompts: list[list[int]], alternatives: int, n: int) -> None:

@@ -20,7 +20,7 @@ from appliance.serving.fields import NO_TOOLS, OPENAI, Accepted, read_fields
 from appliance.serving.json_list import json_list
 from appliance.serving.openapi.answers import Embeddings
 from appliance.serving.parts import TheFrontDoor
-from appliance.serving.prompts import Prompts, encode_prompts
+from appliance.serving.prompts import Prompts, check_prompts, encode_prompts
 from appliance.serving.respond import GENERATING
 from appliance.serving.stream import encode
 
@@ -58,7 +58,7 @@ async def embeddings(request: Request[Any, Any, Any], front_door: TheFrontDoor) 
     fields, ignored = await read_fields(body, EmbeddingFields, strict=model.strict_requests, api=VOCABULARY)
     model.check_name(fields.model)
     model.check_pooling()
-    _check_not_empty(fields.input)
+    check_input(fields.input)
     special = fields.add_special_tokens is not False
     prompts = await encode_prompts(fields.input, "input", model, most=MAX_INPUTS, add_special_tokens=special)
     for index, prompt in enumerate(prompts):
@@ -81,8 +81,10 @@ async def embeddings(request: Request[Any, Any, Any], front_door: TheFrontDoor) 
     return Response(answer, media_type="application/json", headers=ignored.headers)
 
 
-def _check_not_empty(given: Prompts) -> None:
-    """What would be embedded of an empty text is the special tokens alone."""
+def check_input(given: Prompts) -> None:
+    """All that no model need be asked for. What would be embedded of an empty text is the special tokens alone. Raises
+    ApiError."""
+    check_prompts(given, "input", MAX_INPUTS)
     for index, text in enumerate([given] if isinstance(given, str) else given):
         if text == "":
             place = "input" if isinstance(given, str) else f"input[{index}]"

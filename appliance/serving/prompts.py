@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from appliance.serving.errors import bad_request
+from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.served_model import ServedModel, is_short
 
 TokenId = Annotated[int, Meta(ge=0, le=1 << 31)]
@@ -20,14 +20,14 @@ async def encode_prompts(
     """Their token ids; other requests do not wait for long ones, or for many. Raises ApiError."""
 
     def encode() -> list[list[int]]:
-        prompts = _prompts(given, param, most)
+        prompts = check_prompts(given, param, most)
         return [_encode(prompt, model, place, add_special_tokens) for prompt, place in prompts]
 
     return encode() if is_short(given) else await asyncio.to_thread(encode)
 
 
-def _prompts(given: str | list[Any], param: str, most: int) -> list[tuple[str | list[int], str]]:
-    """The four spellings as one: prompts, each with the name of its field."""
+def check_prompts(given: str | list[Any], param: str, most: int) -> list[tuple[str | list[int], str]]:
+    """The four spellings as one: prompts, each with the name of its field. Raises ApiError."""
     if isinstance(given, str):
         return [(given, param)]
     kinds = {type(part) for part in given}
@@ -37,7 +37,11 @@ def _prompts(given: str | list[Any], param: str, most: int) -> list[tuple[str | 
         return [(given, param)]
     if len(given) > most:
         raise bad_request(f"{param}: {len(given):,} prompts are too many; send {most:,} or fewer.", param)
-    return [(part, f"{param}[{index}]") for index, part in enumerate(given)]
+    prompts = [(part, f"{param}[{index}]") for index, part in enumerate(given)]
+    for part, place in prompts:
+        if part == []:
+            raise _empty(place)
+    return prompts
 
 
 def _encode(prompt: str | list[int], model: ServedModel, param: str, add_special_tokens: bool) -> list[int]:
@@ -47,5 +51,9 @@ def _encode(prompt: str | list[int], model: ServedModel, param: str, add_special
         model.check_token_ids(prompt, param)
         token_ids = prompt
     if not token_ids:
-        raise bad_request(f"{param} is empty; send at least one token.", param)
+        raise _empty(param)
     return token_ids
+
+
+def _empty(param: str) -> ApiError:
+    return bad_request(f"{param} is empty; send at least one token.", param)

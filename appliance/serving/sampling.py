@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, SamplingParams
+from appliance.serving.asked import Asked, only
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import MAX_SHOWN, shown
 from appliance.serving.structured import StructuredFields
@@ -72,6 +73,11 @@ class SamplingFields(StructuredFields, frozen=True, kw_only=True):
     priority: Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)] | None = None
 
     @property
+    def asked_max_tokens(self) -> Asked[int] | None:
+        """How long an answer may be. Raises ApiError where fields of that meaning differ."""
+        return only({"max_tokens": self.max_tokens})
+
+    @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
@@ -88,6 +94,19 @@ class SamplingFields(StructuredFields, frozen=True, kw_only=True):
                     f"{place}: {len(stop):,} characters are not valid; use 1 to {MAX_STOP_LENGTH:,}.", place
                 )
         return stops
+
+
+def check_sampling(fields: SamplingFields) -> None:
+    """What no type says and no model need be asked for. Raises ApiError."""
+    fields.stops  # noqa: B018  it checks what it returns
+    asked = fields.asked_max_tokens
+    if asked is not None:
+        _check_min_tokens(fields, asked.value)
+    stop_token_ids = fields.stop_token_ids or []
+    if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        message = f"stop_token_ids: {len(stop_token_ids):,} ids are too many; use {MAX_STOP_TOKEN_IDS:,} or fewer."
+        raise bad_request(message, "stop_token_ids")
+    _check_biases(fields.logit_bias or {})
 
 
 API_DEFAULTS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0}
@@ -114,16 +133,11 @@ def sampling_params(
     values = {**API_DEFAULTS, **{name: defaults[name] for name in PARAMETERS if name in defaults}, **given}
     values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is another spelling of "off"
     stop_token_ids = fields.stop_token_ids or []
-    if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
-        message = f"stop_token_ids: {len(stop_token_ids):,} ids are too many; use {MAX_STOP_TOKEN_IDS:,} or fewer."
-        raise bad_request(message, "stop_token_ids")
     for index, token_id in enumerate(stop_token_ids):
         if token_id >= vocab_size:
             place = f"stop_token_ids[{index}]"
             raise bad_request(f"{place}: {token_id:,} is not in the vocabulary; use 0 to {vocab_size - 1:,}.", place)
-    if (fields.min_tokens or 0) > max_tokens:
-        message = f"min_tokens: {fields.min_tokens:,} is more than this answer can have; use {max_tokens:,} or less."
-        raise bad_request(message, "min_tokens")
+    _check_min_tokens(fields, max_tokens)
     if fields.min_tokens and len({*stop_token_ids, *eos_token_ids}) >= vocab_size:
         message = f"stop_token_ids: with min_tokens {fields.min_tokens:,}, every token is forbidden; use fewer ids."
         raise bad_request(message, "stop_token_ids")
@@ -142,17 +156,30 @@ def sampling_params(
     )
 
 
-def _logit_bias(given: Mapping[str, Any], vocab_size: int) -> dict[int, float]:
+def _check_min_tokens(fields: SamplingFields, most: int) -> None:
+    if (fields.min_tokens or 0) > most:
+        message = f"min_tokens: {fields.min_tokens:,} is more than this answer can have; use {most:,} or less."
+        raise bad_request(message, "min_tokens")
+
+
+def _check_biases(given: Mapping[str, Any]) -> None:
     if len(given) > MAX_BIASES:
         raise bad_request(f"logit_bias: {len(given):,} tokens are too many; use {MAX_BIASES} or fewer.", "logit_bias")
     least, most = BIAS_LIMITS
     for token, bias in given.items():
         place = f"logit_bias.{token[:MAX_SHOWN]}"
-        if not TOKEN_ID.fullmatch(token) or int(token) >= vocab_size:
-            known = f"use token ids, as texts, from 0 to {vocab_size - 1:,}"
-            raise bad_request(f"{place}: {shown(token)} is not in the vocabulary; {known}.", place)
+        if not TOKEN_ID.fullmatch(token):
+            raise bad_request(f"{place}: {shown(token)} is not a token id; use token ids, as texts.", place)
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not least <= bias <= most:
             raise bad_request(f"{place}: {shown(bias)} is not valid; use {least:g} to {most:g}.", place)
+
+
+def _logit_bias(given: Mapping[str, Any], vocab_size: int) -> dict[int, float]:
+    for token in given:
+        if int(token) >= vocab_size:
+            known = f"use token ids, as texts, from 0 to {vocab_size - 1:,}"
+            place = f"logit_bias.{token}"
+            raise bad_request(f"{place}: {shown(token)} is not in the vocabulary; {known}.", place)
     return {int(token): float(bias) for token, bias in given.items()}
 
 

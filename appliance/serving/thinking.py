@@ -4,12 +4,13 @@ budget that the engine keeps."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.asked import Asked, only
+from appliance.serving.errors import bad_request
 from appliance.serving.fields import Ignored, shown
 from appliance.thinking_budget import ThinkingBudget, ThinkingSection
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from appliance.checkpoint.chat_format import ChatFormat
     from appliance.checkpoint.tokenizer import Tokenizer
     from appliance.serving.parsers.base import ReasoningFormat, Section
-
-T = TypeVar("T")
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 OFF: Final = frozenset({"none", "minimal"})
@@ -40,28 +39,6 @@ class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: BudgetTokens | None = None
     exclude: bool | None = None
     enabled: bool | None = None
-
-
-class Asked(NamedTuple, Generic[T]):
-    """A value, and the path of the field that it was sent in."""
-
-    param: str
-    value: T
-
-
-def only(given: Mapping[str, T | None]) -> Asked[T] | None:
-    """What fields of one meaning say, by their paths; None where none is sent. Raises ApiError where two of them
-    differ."""
-    asked = [Asked(param, value) for param, value in given.items() if value is not None]
-    for other in asked[1:]:
-        if other.value != asked[0].value:
-            raise contradiction(asked[0], other)
-    return asked[0] if asked else None
-
-
-def contradiction(one: Asked[Any], other: Asked[Any]) -> ApiError:
-    message = f"{other.param}: {shown(other.value)} contradicts {one.param}: {shown(one.value)}. Send only one of them."
-    return bad_request(message, other.param)
 
 
 def check_effort(effort: str | None, param: str) -> None:

@@ -78,7 +78,7 @@ class ToolUse(msgspec.Struct, frozen=True):
 
 def check_tools(tools: Any, choice: Any, parallel: bool | None, ignored: Ignored) -> ToolUse:
     """Raises ApiError naming the field's path."""
-    checked = _check_list(tools or [], ignored)
+    checked = _check_list([] if tools is None else tools, ignored)
     kind, names = _check_choice(choice, dict.fromkeys(tool.name for tool in checked))
     places = {tool.name: f"tools[{index}].function.parameters" for index, tool in enumerate(checked)}
     sent = {tool.name: _sent(given["function"]) for tool, given in zip(checked, tools or [], strict=True)}

@@ -15,11 +15,9 @@ import pytest
 
 from appliance.front_door_token import digest
 from appliance.home import Home
-from appliance.serving.errors import ApiError
 from appliance.serving.ollama.answers import OllamaModels
 from appliance.serving.on_request.begun_stream import BegunStream
 from appliance.serving.on_request.descriptions import Descriptions
-from appliance.serving.on_request.readable import check_readable
 from appliance.serving.on_request.startable_profiles import StartableProfiles
 from appliance.serving.openapi import answers
 from tests.serving.test_drain import TOKEN, drain
@@ -184,28 +182,6 @@ def test_a_request_that_cannot_be_read_replaces_no_model(home: Home) -> None:
                 assert isinstance(error, str) if path.startswith("/api/") else error["param"]
         assert door.state()["launch"]["profile"] == "tiny"
     assert len(launches(home)) == 1
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"messages": []}, "messages"),
-        ({"tools": [5]}, "tools[0]"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
-        ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-        ({"stop": ["a"] * 17}, "stop"),
-        ({"thinking_budget": 5, "thinking_token_budget": 6}, "thinking_budget"),
-        ({"include_reasoning": True, "reasoning": {"exclude": True}}, "reasoning.exclude"),
-    ],
-)
-async def test_what_no_model_could_answer_is_refused_before_one_starts(fields: dict[str, Any], param: str) -> None:
-    path = "/v1/chat/completions"
-    await check_readable(path, json.dumps(BODIES[path]).encode())
-    with pytest.raises(ApiError) as refused:
-        await check_readable(path, json.dumps({**BODIES[path], **fields}).encode())
-    assert (refused.value.status, refused.value.param) == (400, param)
 
 
 def test_what_preflight_refuses_leaves_the_running_model_alone(home: Home) -> None:

@@ -27,6 +27,7 @@ def startable(name: str, revision: str = "r1", **limits: Any) -> Startable:
         revision=revision,
         engine="native",
         saved=1.0,
+        strict_requests=False,
         limits=OnRequest(start=True, **limits),
         document=document,
     )

@@ -14,11 +14,12 @@ from appliance.checkpoint.call_grammar import FreeText, calls_in_text, enforced_
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.profile import parser_names
 from appliance.profile.document import check
+from appliance.serving.asked import Asked
 from appliance.serving.errors import ApiError
 from appliance.serving.fields import IGNORED_HEADER, Ignored
 from appliance.serving.messages import check_messages, with_short_ids
 from appliance.serving.parsers.registry import FORMATS, REASONING
-from appliance.serving.thinking import Asked, asked_switch, check_effort, thinking_variables
+from appliance.serving.thinking import asked_switch, check_effort, thinking_variables
 from appliance.serving.tools import MAX_BYTES, MAX_CALLS, MAX_DEPTH, check_tools
 
 USER = {"role": "user", "content": "hi"}
@@ -162,7 +163,7 @@ def test_unknown_fields_of_messages_and_tools_are_named_once() -> None:
 @pytest.mark.parametrize(
     ("tools", "choice", "param"),
     [
-        ({}, "auto", None),
+        ({}, "auto", "tools"),
         ("f", None, "tools"),
         (["f"], None, "tools[0]"),
         ([{"type": "web_search"}], None, "tools[0].type"),

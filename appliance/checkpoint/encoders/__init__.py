@@ -69,6 +69,15 @@ def choose(folder: Path) -> Choice | None:
     return Choice(names[0], "config.json", True, names)
 
 
+def known_message_fields() -> dict[str, frozenset[str]]:
+    """By role, what messages may have beside OpenAI's fields for one encoder or another."""
+    known: dict[str, frozenset[str]] = {}
+    for encoder in ENCODERS.values():
+        for role, fields in encoder.message_fields.items():
+            known[role] = known.get(role, frozenset()) | fields
+    return known
+
+
 def encoder_files(folder: Path) -> list[Path]:
     """The published encoder's, in an order that does not depend on the file system."""
     return sorted(path for path in (folder / "encoding").glob("*.py") if path.is_file())[:MAX_FILES]

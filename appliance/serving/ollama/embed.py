@@ -22,7 +22,7 @@ from appliance.serving.ollama import answers, models, on_vllm
 from appliance.serving.ollama.fields import OLLAMA, Options
 from appliance.serving.ollama.request import unloads
 from appliance.serving.parts import TheFrontDoor
-from appliance.serving.prompts import encode_prompts
+from appliance.serving.prompts import check_prompts, encode_prompts
 from appliance.serving.respond import GENERATING
 from appliance.serving.served_model import ServedModel
 from appliance.serving.stream import encode
@@ -118,11 +118,18 @@ async def _read(
 async def _fields(request: Request[Any, Any, Any], type: Any, name: str, *, strict: bool) -> tuple[Any, Ignored]:
     fields, ignored = await read_fields(await read_body(request), type, strict=strict, api=OLLAMA)
     models.check_name(fields.model, name)
+    check_embed(fields, ignored)
+    return fields, ignored
+
+
+def check_embed(fields: OllamaEmbedFields | OllamaEmbeddingsFields, ignored: Ignored) -> None:
+    """All that no model need be asked for. Raises ApiError."""
     decode_part(fields.options or {}, Options, "options", ignored)
+    if isinstance(fields, OllamaEmbedFields):
+        check_prompts(fields.input, "input", MAX_INPUTS)
     if fields.keep_alive is not None and unloads(fields.keep_alive):
         message = "keep_alive: no request unloads the model; stop the engine in the console."
         raise bad_request(message, "keep_alive", "unsupported_field")
-    return fields, ignored
 
 
 async def _embedded_by_vllm(request: Request[Any, Any, Any], front_door: TheFrontDoor, began: float) -> Response[bytes]:

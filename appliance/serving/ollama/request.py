@@ -15,7 +15,6 @@ from appliance.serving.fields import Ignored, decode_part, shown
 from appliance.serving.ollama.fields import GenerationFields, OllamaChatFields, OllamaGenerateFields, Options
 from appliance.serving.ollama.messages import translate_messages
 from appliance.serving.served_model import ServedModel
-from appliance.serving.structured import wanted_form
 
 ORIGINS: Final = {
     "stop": "options.stop",
@@ -47,6 +46,13 @@ def unloads(keep_alive: float | str | None) -> bool:
     return not any(digit in keep_alive for digit in "123456789")
 
 
+def check_load(fields: GenerationFields) -> None:
+    """Of a request that asks for nothing, and so stands for the model itself. Raises ApiError."""
+    if unloads(fields.keep_alive):
+        message = "keep_alive: no request unloads the model; stop the engine in the console."
+        raise bad_request(message, "keep_alive", "unsupported_field")
+
+
 def translate_chat(fields: OllamaChatFields, max_model_len: int | None, ignored: Ignored) -> Translated:
     """Raises ApiError naming the field."""
     messages = translate_messages(fields.messages, ignored)
@@ -76,7 +82,7 @@ async def raw_ask(translated: Translated, prompt: str, model: ServedModel) -> As
     with translated.origins.in_errors():
         token_ids = await model.encode(prompt, "prompt")
         room = model.room(len(token_ids), None, "prompt")
-        form = wanted_form(chat)
+        form = chat_request.check_chat(chat, Ignored(strict=False)).form
         return Ask(
             prompts=[token_ids],
             fields=chat,

@@ -10,7 +10,6 @@ from litestar import Request, Response, get, post
 from appliance.serving.access import key_of
 from appliance.serving.answering import Answering, Ask, unless_gone
 from appliance.serving.body import beside_others, read_body
-from appliance.serving.errors import bad_request
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
@@ -24,7 +23,7 @@ from appliance.serving.ollama.fields import (
     OllamaGenerateFields,
     OllamaShowFields,
 )
-from appliance.serving.ollama.request import generation_ask, raw_ask, translate_chat, translate_generate, unloads
+from appliance.serving.ollama.request import check_load, generation_ask, raw_ask, translate_chat, translate_generate
 from appliance.serving.on_request.startable_profiles import model_named
 from appliance.serving.parts import TheFrontDoor
 from appliance.serving.respond import GENERATING, Answered, respond
@@ -211,7 +210,5 @@ async def _answer_by_vllm(
 
 
 def _loaded(fields: GenerationFields, answer: GenerationAnswer, headers: dict[str, str]) -> Response[dict[str, Any]]:
-    if unloads(fields.keep_alive):
-        message = "keep_alive: no request unloads the model; stop the engine in the console."
-        raise bad_request(message, "keep_alive", "unsupported_field")
+    check_load(fields)
     return Response(answer.loaded(), headers=headers)

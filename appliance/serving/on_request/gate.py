@@ -22,7 +22,7 @@ from appliance.serving.connection import disconnected, plain_path, read_raw
 from appliance.serving.error_shape import send_error
 from appliance.serving.errors import MAX_BODY_BYTES, ApiError, ClientGoneError
 from appliance.serving.on_request.begun_stream import BegunStream, comment_every_s
-from appliance.serving.on_request.readable import check_readable
+from appliance.serving.on_request.readable import Asker, check_readable
 from appliance.serving.on_request.startable_profiles import model_named
 from appliance.serving.served_model import check_name
 
@@ -77,7 +77,8 @@ class Gate:
             named = await beside_others(body, lambda: _read(body))
             model = self._model(named, path, known)
             if self._must_start(model, known):
-                await check_readable(path, body)
+                asker = Asker(self._front_door.responses, key_of(ASGIConnection(scope)))
+                await check_readable(path, body, asker, strict=known[model].strict_requests)
             await self._let_in(model, path, named, scope, _Replayed(body, receive), send)
         except ClientGoneError:
             pass

@@ -1,40 +1,99 @@
-"""Whether a request says what its API needs, before the model it names replaces the running one."""
+"""Whether a request could be answered at all, before the model it names replaces the running one: what its route says
+of it before any model is asked."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
-from appliance.serving import embeddings
 from appliance.serving.anthropic.fields import MESSAGES, MessagesFields
+from appliance.serving.anthropic.request import translate as translate_anthropic
 from appliance.serving.body import beside_others
-from appliance.serving.chat_request import ChatFields, check_without_model
-from appliance.serving.completions import CompletionFields
-from appliance.serving.fields import OPENAI, Vocabulary, decode_request
-from appliance.serving.ollama.embed import OllamaEmbeddingsFields, OllamaEmbedFields
+from appliance.serving.chat_request import ChatFields, check_chat
+from appliance.serving.completions import CompletionFields, check_completion
+from appliance.serving.embeddings import VOCABULARY, EmbeddingFields, check_input
+from appliance.serving.field_origins import FieldOrigins
+from appliance.serving.fields import OPENAI, Ignored, Vocabulary, decode_request
+from appliance.serving.messages import check_messages
+from appliance.serving.ollama.embed import OllamaEmbeddingsFields, OllamaEmbedFields, check_embed
 from appliance.serving.ollama.fields import OLLAMA, OllamaChatFields, OllamaGenerateFields
+from appliance.serving.ollama.request import check_load, translate_chat, translate_generate
 from appliance.serving.responses.fields import ResponseFields
-
-FIELDS: Final[dict[str, tuple[type[Any], Vocabulary]]] = {
-    "/v1/chat/completions": (ChatFields, OPENAI),
-    "/v1/completions": (CompletionFields, OPENAI),
-    "/v1/responses": (ResponseFields, OPENAI),
-    "/v1/messages": (MessagesFields, MESSAGES),
-    "/v1/embeddings": (embeddings.EmbeddingFields, embeddings.VOCABULARY),
-    "/api/chat": (OllamaChatFields, OLLAMA),
-    "/api/generate": (OllamaGenerateFields, OLLAMA),
-    "/api/embed": (OllamaEmbedFields, OLLAMA),
-    "/api/embeddings": (OllamaEmbeddingsFields, OLLAMA),
-}
+from appliance.serving.responses.request import check_response
+from appliance.serving.responses.store import ResponseStore, StoredItems
 
 
-async def check_readable(path: str, body: bytes) -> None:
-    """Raises ApiError as the route will. What only the model's own tokenizer, template or profile can tell is left to
-    that."""
-    fields, vocabulary = FIELDS[path]
+class Asker(NamedTuple):
+    """What a request may refer to: the answers kept for the API key with this id."""
+
+    store: ResponseStore
+    key_id: str
+
+
+class Route(NamedTuple):
+    fields: type[Any]
+    vocabulary: Vocabulary
+    check: Callable[[Any, Ignored, Asker], object]
+    """Raises ApiError as the route does."""
+
+
+async def check_readable(path: str, body: bytes, asker: Asker, *, strict: bool) -> None:
+    """Raises ApiError as the route will. `strict`: whether the model's profile refuses unknown fields. What only the
+    model's own tokenizer or template can tell is left to them."""
+    route = ROUTES[path]
 
     def check() -> None:
-        given, _ = decode_request(body, fields, strict=False, api=vocabulary)
-        if isinstance(given, ChatFields):
-            check_without_model(given)
+        fields, ignored = decode_request(body, route.fields, strict=strict, api=route.vocabulary)
+        route.check(fields, ignored, asker)
 
     await beside_others(body, check)
+
+
+def _check_chat(fields: ChatFields, ignored: Ignored, _asker: Asker) -> None:
+    from appliance.checkpoint.encoders import known_message_fields  # late: the first answer does not wait for it
+
+    check_chat(fields, ignored)
+    check_messages(fields.messages, ignored, known_message_fields())
+
+
+def _check_translated(chat: ChatFields, origins: FieldOrigins, ignored: Ignored, asker: Asker) -> None:
+    with origins.in_errors():
+        _check_chat(chat, ignored, asker)
+
+
+def _check_anthropic(fields: MessagesFields, ignored: Ignored, asker: Asker) -> None:
+    translated = translate_anthropic(fields, ignored)
+    _check_translated(translated.chat, translated.origins, ignored, asker)
+
+
+def _check_ollama_chat(fields: OllamaChatFields, ignored: Ignored, asker: Asker) -> None:
+    translated = translate_chat(fields, None, ignored)
+    if fields.messages:
+        _check_translated(translated.chat, translated.origins, ignored, asker)
+    else:
+        check_load(fields)
+
+
+def _check_generate(fields: OllamaGenerateFields, ignored: Ignored, asker: Asker) -> None:
+    translated = translate_generate(fields, None, ignored)
+    if fields.prompt:
+        _check_translated(translated.chat, translated.origins, ignored, asker)
+    else:
+        check_load(fields)
+
+
+def _check_response(fields: ResponseFields, ignored: Ignored, asker: Asker) -> None:
+    check_response(fields, StoredItems(asker.store, asker.key_id), ignored)
+
+
+ROUTES: Final[dict[str, Route]] = {
+    "/v1/chat/completions": Route(ChatFields, OPENAI, _check_chat),
+    "/v1/completions": Route(CompletionFields, OPENAI, lambda fields, *_: check_completion(fields)),
+    "/v1/responses": Route(ResponseFields, OPENAI, _check_response),
+    "/v1/messages": Route(MessagesFields, MESSAGES, _check_anthropic),
+    "/v1/embeddings": Route(EmbeddingFields, VOCABULARY, lambda fields, *_: check_input(fields.input)),
+    "/api/chat": Route(OllamaChatFields, OLLAMA, _check_ollama_chat),
+    "/api/generate": Route(OllamaGenerateFields, OLLAMA, _check_generate),
+    "/api/embed": Route(OllamaEmbedFields, OLLAMA, lambda fields, ignored, _: check_embed(fields, ignored)),
+    "/api/embeddings": Route(OllamaEmbeddingsFields, OLLAMA, lambda fields, ignored, _: check_embed(fields, ignored)),
+}

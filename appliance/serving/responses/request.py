@@ -10,10 +10,10 @@ import msgspec
 
 from appliance.serving.answering import Ask
 from appliance.serving.body import beside_others
-from appliance.serving.chat_request import ChatFields, chat_ask
+from appliance.serving.chat_request import ChatFields, chat_ask, check_chat
 from appliance.serving.errors import ApiError, PromptTooLongError, bad_request
 from appliance.serving.fields import Ignored
-from appliance.serving.responses.fields import ResponseFields, TextOptions
+from appliance.serving.responses.fields import ResponseFields, TextOptions, check_fields
 from appliance.serving.responses.items import Item, check_items
 from appliance.serving.responses.messages import Message, chat_messages
 from appliance.serving.responses.store import ResponseStore, StoredItems
@@ -48,11 +48,11 @@ async def response_ask(
 ) -> ResponseAsk:
     """`body` holds the `fields`. Raises ApiError, which names some fields as chat does: see `in_terms_of_responses`."""
 
-    def translate() -> tuple[list[Item], ChatFields]:
-        return _translate(fields, StoredItems(store, owner), ignored)
+    def translated() -> tuple[list[Item], ChatFields]:
+        return translate(fields, StoredItems(store, owner), ignored)
 
     # However short a request is, what it refers to may be long.
-    items, chat = await (asyncio.to_thread(translate) if store.is_on else beside_others(body, translate))
+    items, chat = await (asyncio.to_thread(translated) if store.is_on else beside_others(body, translated))
     make_ask = ask_that_fits if fields.truncation == "auto" else chat_ask
     try:
         ask = await make_ask(chat, model, ignored)
@@ -66,8 +66,8 @@ async def response_ask(
     return ResponseAsk(fields, ask, items, store.is_on and fields.store is not False)
 
 
-def _translate(fields: ResponseFields, stored: StoredItems, ignored: Ignored) -> tuple[list[Item], ChatFields]:
-    """All that the answer follows, and as a chat."""
+def translate(fields: ResponseFields, stored: StoredItems, ignored: Ignored) -> tuple[list[Item], ChatFields]:
+    """All that the answer follows, and as a chat. Raises ApiError."""
     history: list[Item] = []
     if fields.previous_response_id is not None:
         history = stored.of(fields.previous_response_id, "previous_response_id")
@@ -76,6 +76,16 @@ def _translate(fields: ResponseFields, stored: StoredItems, ignored: Ignored) ->
     if not messages:
         raise bad_request("input has nothing that the model could answer; send at least one message.", "input")
     return items, _chat_fields(fields, messages, ignored)
+
+
+def check_response(fields: ResponseFields, stored: StoredItems, ignored: Ignored) -> None:
+    """All that no model need be asked for. Raises ApiError."""
+    check_fields(fields, ignored)
+    try:
+        _, chat = translate(fields, stored, ignored)
+        check_chat(chat, ignored)
+    except ApiError as error:
+        raise in_terms_of_responses(_with_place_of_tool(error, fields.tools or [])) from None
 
 
 def _with_place_of_tool(error: ApiError, tools: list[Any]) -> ApiError:
