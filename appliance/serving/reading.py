@@ -65,7 +65,7 @@ class ModelFormats(NamedTuple):
         opened = reasoning is not None and reasoning.opened_by(prompt)
 
         def make_parser() -> OutputParser:
-            inner = PlainParser() if tools is None else tools.parser(use.callable)
+            inner = PlainParser() if tools is None else tools.parser(use.bound if use.enforced else use.callable)
             return inner if reasoning is None else reasoning.parser(inner, opened=opened)
 
         keeps_special = any(format_ is not None and format_.keeps_special for format_ in (tools, reasoning))

@@ -54,15 +54,15 @@ class ToolUse(msgspec.Struct, frozen=True):
     def enforced_calls(self) -> Piece:
         """An array of calls, each with arguments that fit its tool's schema."""
         most = MAX_CALLS if self.choice == "required" and self.parallel else 1
-        call = OneOf([call_object(structs.replace(tool, strict=True)) for tool in self._bound])
+        call = OneOf([call_object(structs.replace(tool, strict=True)) for tool in self.bound])
         return ("[", listed(call, most))
 
     def parameter_schemas(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Those that arguments have to fit, each with its path in the request."""
-        return [(self.places[tool.name], schema_of_arguments(tool)) for tool in self._bound if tool.parameters]
+        return [(self.places[tool.name], schema_of_arguments(tool)) for tool in self.bound if tool.parameters]
 
     @property
-    def _bound(self) -> list[Tool]:
+    def bound(self) -> list[Tool]:
         """The tools whose arguments have to fit their schemas."""
         if self.choice == "named":
             return [tool for tool in self.tools if tool.name == self.name]

@@ -165,6 +165,54 @@ def test_a_call_is_enforced(client: openai.OpenAI, choice: Any, parallel: bool, 
     assert is_weather(json.loads(arguments))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("most", [1, 8, 40])
+def test_an_enforced_call_that_is_cut_off_is_a_call_all_the_same(
+    client: openai.OpenAI, most: int, stream: bool
+) -> None:
+    """As OpenAI and vLLM give it: its name, the arguments so far, and the reason; nothing of it as content."""
+    named: Any = {"type": "function", "function": {"name": "listen"}}
+    asked: Any = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "hi"}],
+        tools=TOOLS,
+        tool_choice=named,
+        max_tokens=most,
+        stream=stream,
+        seed=5,
+    )
+    if stream:
+        chunks = [chunk.choices[0] for chunk in asked]
+        assert not any(chunk.delta.content for chunk in chunks)
+        calls = [call.function for chunk in chunks for call in chunk.delta.tool_calls or ()]
+        reason = chunks[-1].finish_reason
+    else:
+        assert asked.choices[0].message.content is None
+        calls, reason = [call.function for call in asked.choices[0].message.tool_calls], asked.choices[0].finish_reason
+    assert reason == "length"
+    assert [call.name for call in calls if call.name] == ["listen"]
+    with pytest.raises(json.JSONDecodeError):  # cut off
+        json.loads("".join(call.arguments for call in calls))
+
+
+def test_the_other_apis_give_an_enforced_call_that_is_cut_off_too(url: str) -> None:
+    """Marked as incomplete; Ollama's clients run what they get, and so get none."""
+    function = TOOLS[0]["function"]
+    hello = [{"role": "user", "content": "hi"}]
+    items = {"tools": [{"type": "function", **function}], "tool_choice": "required", "max_output_tokens": 8}
+    response = httpx.post(f"{url}/v1/responses", json={"input": "hi", **items}, timeout=60).json()
+    (item,) = response["output"]
+    assert (response["status"], item["type"], item["status"], item["name"]) == (
+        "incomplete", "function_call", "incomplete", "look",
+    )  # fmt: skip
+    blocks = {"tools": [{"name": "look", "input_schema": WEATHER}], "tool_choice": {"type": "any"}, "max_tokens": 8}
+    message = httpx.post(f"{url}/v1/messages", json={"messages": hello, **blocks}, timeout=60).json()
+    (block,) = message["content"]
+    assert (message["stop_reason"], block["type"], block["name"], block["input"]) == (
+        "max_tokens", "tool_use", "look", {},
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
