@@ -31,6 +31,10 @@ MAX_TOKENIZER: Final = 256 << 20
 _WHITESPACE: Final = r"(\n[ \t]{0,60}| )?"
 
 
+# llguidance's words that say nothing to whoever wrote the grammar.
+_OBSCURE: Final = {"NoExtensionBias": 'it refers to itself without end, as `{"$ref": "#"}` does'}
+
+
 class GrammarError(ValueError):
     """The grammar cannot be compiled or followed; says why in one line."""
 
@@ -159,7 +163,8 @@ def check(matcher: LLMatcher) -> None:
         # A place in the grammar, an excerpt with a mark below it, and sometimes what is wrong after all that.
         lines = [line.strip() for line in matcher.get_error().splitlines()]
         named = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
-        raise GrammarError(named[-1] if named else lines[0])
+        reason = named[-1] if named else lines[0]
+        raise GrammarError(_OBSCURE.get(reason, reason))
 
 
 def _too_long(characters: int) -> str:

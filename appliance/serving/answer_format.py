@@ -8,6 +8,7 @@ from typing import Any
 
 from appliance.protocol import FinishReason, TokenLogprob
 from appliance.serving.choice import Choice, Piece
+from appliance.serving.sampling import SamplingFields
 from appliance.serving.served_model import ServedModel
 
 
@@ -28,6 +29,15 @@ def usage(prompts: Sequence[Sequence[int]], choices: Sequence[Choice]) -> dict[s
         "prompt_tokens_details": {"cached_tokens": cached},
         "completion_tokens_details": {"reasoning_tokens": sum(choice.reasoning_tokens for choice in choices)},
     }
+
+
+def chunk_usage(fields: SamplingFields, choice: Choice) -> dict[str, Any]:
+    """What a chunk of a stream says of the usage: none yet, or that of its choice so far."""
+    if not fields.include_usage:
+        return {}
+    options = fields.stream_options
+    so_far = options is not None and options.continuous_usage_stats
+    return {"usage": usage([choice.prompt_token_ids], [choice]) if so_far else None}
 
 
 def finish_reason(piece: Piece) -> str | None:

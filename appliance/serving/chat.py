@@ -9,7 +9,7 @@ from typing import Any
 from litestar import Request, post
 
 from appliance.serving.access import key_of
-from appliance.serving.answer_format import TokenTexts, new_id, usage
+from appliance.serving.answer_format import TokenTexts, chunk_usage, new_id, usage
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.body import read_body
 from appliance.serving.chat_request import ChatFields, chat_ask
@@ -68,7 +68,6 @@ class ChatAnswer(Answer):
         try:
             choices = answering.choices
             head = self._head("chat.completion.chunk")
-            no_usage = {"usage": None} if self._fields.include_usage else {}
             begun: set[int] = set()
             async for came in answering.pieces():
                 if came is None:
@@ -83,7 +82,8 @@ class ChatAnswer(Answer):
                         extra = {"prompt_token_ids": self._ask.prompts[0]}
                 begun.add(choice.index)
                 if gained or piece.finish_reason or self._tells_tokens:
-                    yield frame({**head, "choices": [self._choice(choice, piece, delta=gained)], **no_usage, **extra})
+                    extra |= chunk_usage(self._fields, choice)
+                    yield frame({**head, "choices": [self._choice(choice, piece, delta=gained)], **extra})
             if self._fields.include_usage:
                 yield frame({**head, "choices": [], "usage": usage(self._ask.prompts, choices)})
             yield DONE

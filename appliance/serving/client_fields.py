@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-# Fields of OpenAI's API that describe the request and do not change the answer.
-WITHOUT_EFFECT: Final = frozenset({
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "prompt_cache_options", "parallel_tool_calls", "request_id",
-})  # fmt: skip
+import msgspec
+
+
+class DescriptiveFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of OpenAI's API that describe the request and do not change the answer."""
+
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    request_id: str | None = None
+
+
+# Where a request does not have them by their types.
+WITHOUT_EFFECT: Final = frozenset({*DescriptiveFields.__struct_fields__, "parallel_tool_calls"})
 
 # Each with who sends it and where that can be read.
 SENT_BY_CLIENTS: Final = frozenset({

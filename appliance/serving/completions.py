@@ -9,7 +9,7 @@ from typing import Any
 from litestar import Request, post
 
 from appliance.serving.access import key_of
-from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, usage
+from appliance.serving.answer_format import TokenTexts, chunk_usage, finish_reason, new_id, usage
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.body import read_body
 from appliance.serving.choice import Choice, Piece
@@ -128,7 +128,6 @@ class CompletionAnswer(Answer):
     async def frames(self, answering: Answering) -> AsyncIterator[bytes]:
         try:
             choices = answering.choices
-            no_usage = {"usage": None} if self._fields.include_usage else {}
             begun: set[int] = set()
             async for came in answering.pieces():
                 if came is None:
@@ -137,7 +136,8 @@ class CompletionAnswer(Answer):
                 choice, piece = came
                 first = choice.index not in begun
                 begun.add(choice.index)
-                yield frame({**self._head, "choices": [self._choice(choice, piece, first=first)], **no_usage})
+                written = self._choice(choice, piece, first=first)
+                yield frame({**self._head, "choices": [written], **chunk_usage(self._fields, choice)})
             if self._fields.include_usage:
                 yield frame({**self._head, "choices": [], "usage": usage(self._ask.prompts, choices)})
             yield DONE

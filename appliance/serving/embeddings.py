@@ -8,12 +8,12 @@ import sys
 from array import array
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from litestar import Request, Response, post
 from msgspec import Meta
 
 from appliance.serving.access import key_of
 from appliance.serving.body import read_body
+from appliance.serving.client_fields import DescriptiveFields
 from appliance.serving.embedding import MAX_INPUTS, Embedder
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import NO_TOOLS, OPENAI, Accepted, read_fields
@@ -25,7 +25,7 @@ from appliance.serving.respond import GENERATING
 from appliance.serving.stream import encode
 
 
-class EmbeddingFields(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingFields(DescriptiveFields, frozen=True, kw_only=True):
     input: Prompts
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None

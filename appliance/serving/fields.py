@@ -56,6 +56,7 @@ PARTLY_SUPPORTED: dict[str, Accepted] = {
     "prediction": Accepted((), "predicted outputs are not implemented"),
     "web_search_options": Accepted((), "the engine has no access to the web"),
     "verbosity": Accepted(("medium",), "the engine has only one verbosity"),
+    "max_completion_tokens": Accepted((), "only chats have it; use max_tokens, or max_output_tokens of /v1/responses"),
     "suffix": Accepted(("",), "the engine does not insert text before a suffix"),
     "best_of": Accepted((1,), "the engine returns every answer it generates, so use n instead"),
     "use_beam_search": Accepted((False,), "beam search is not implemented"),
@@ -167,12 +168,9 @@ def decode_request(raw: bytes, type: type[T], *, strict: bool, api: Vocabulary =
             check_accepted(name, value, api.partly_supported[name])
         elif value is not None and name not in api.without_effect and (strict or name not in api.sent_by_clients):
             ignored.add_unless_misspelt(name, name, name, alike)
-    for outer, names in _nested(type).items():
-        inner = given.get(outer)
-        for name in [name for name in inner if name not in names] if isinstance(inner, dict) else ():
-            ignored.add_unless_misspelt(f"{outer}.{name}", f"{outer}.{name}", name, names)
+    _note_unknown_within(given, type, "", ignored)
     try:
-        return msgspec.convert(given, type), ignored
+        return msgspec.convert(_with_integers(given, type), type), ignored
     except msgspec.ValidationError as error:
         raise _invalid(given, type, str(error)) from None
 
@@ -182,15 +180,50 @@ async def read_fields(raw: bytes, type: type[T], *, strict: bool, api: Vocabular
     return await beside_others(raw, lambda: decode_request(raw, type, strict=strict, api=api))
 
 
+def _note_unknown_within(given: Mapping[str, Any], type: type[msgspec.Struct], path: str, ignored: Ignored) -> None:
+    """Of the objects in a request that have a type, however deep."""
+    for outer, inner_type in _nested(type).items():
+        inner = given.get(outer)
+        if not isinstance(inner, dict):
+            continue
+        names = _names(inner_type)
+        for name in [name for name in inner if name not in names]:
+            place = f"{path}{outer}.{name}"
+            ignored.add_unless_misspelt(place, place, name, names)
+        _note_unknown_within(inner, inner_type, f"{path}{outer}.", ignored)
+
+
 @functools.cache
-def _nested(type: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
-    """The fields that are objects, each with the names that it knows, except those that refuse other names."""
-    nested: dict[str, tuple[str, ...]] = {}
-    for field in msgspec.inspect.type_info(type).fields:  # type: ignore[attr-defined]
-        for each in getattr(field.type, "types", (field.type,)):
-            if isinstance(each, msgspec.inspect.StructType) and not each.forbid_unknown_fields:
-                nested[field.encode_name] = tuple(inner.encode_name for inner in each.fields)
-    return nested
+def _nested(type: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+    """The fields that are objects, each with its type."""
+    return {
+        name: each.cls
+        for name, types in _types(type).items()
+        for each in types
+        if isinstance(each, msgspec.inspect.StructType)
+    }
+
+
+@functools.cache
+def _types(type: type[msgspec.Struct]) -> dict[str, tuple[msgspec.inspect.Type, ...]]:
+    """By field."""
+    fields = msgspec.inspect.type_info(type).fields  # type: ignore[attr-defined]
+    return {field.encode_name: getattr(field.type, "types", (field.type,)) for field in fields}
+
+
+def _with_integers(given: dict[str, Any], type: type[msgspec.Struct]) -> dict[str, Any]:
+    """What JSON writes as 1.0 is an integer where one is wanted: some languages have no other numbers."""
+    whole = {
+        name: int(value)
+        for name, value in given.items()
+        if isinstance(value, float) and value.is_integer() and _wants_integer(type, name)
+    }
+    return {**given, **whole} if whole else given
+
+
+def _wants_integer(type: type[msgspec.Struct], name: str) -> bool:
+    kinds = {each.__class__ for each in _types(type).get(name, ())}
+    return msgspec.inspect.IntType in kinds and msgspec.inspect.FloatType not in kinds
 
 
 def decode_part(value: Any, type: type[T], param: str, ignored: Ignored) -> T:
@@ -203,7 +236,8 @@ def decode_part(value: Any, type: type[T], param: str, ignored: Ignored) -> T:
             place = f"{param}.{name}"
             ignored.add_unless_misspelt(re.sub(r"\[\d+\]", "[]", place), place, name, known)
     try:
-        return msgspec.convert({name: value[name] for name in value if name in known}, type)
+        given = {name: value[name] for name in value if name in known}
+        return msgspec.convert(_with_integers(given, type), type)
     except msgspec.ValidationError as error:
         raise _invalid(value, type, str(error), f"{param}.") from None
 

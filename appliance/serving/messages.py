@@ -22,6 +22,9 @@ FIELDS: Final = {
     "assistant": frozenset({"name", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call"}),
     "tool": frozenset({"name", "tool_call_id"}),
 }
+# Parts of a message. Those of /v1/responses are taken as well, as vLLM does.
+TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text"}
+REFUSAL: Final = {"refusal": "refusal"}
 SWITCHES: Final = frozenset({"prefix"})
 # Each takes a few tokens at least, so more would not fit any context; and checking each takes time.
 MAX_MESSAGES: Final = 20_000
@@ -88,7 +91,7 @@ class _Conversation:
         content = message.get("content")
         match role:
             case "assistant":
-                return {"role": "assistant", **self._assistant(content, given, param)}
+                return {"role": "assistant", **self._assistant(message, given, param)}
             case "tool":
                 return {"role": "tool", "content": _text(content, f"{param}.content"), **self._result(given, param)}
             case plain:
@@ -116,15 +119,16 @@ class _Conversation:
         return given
 
     @staticmethod
-    def _assistant(content: Any, given: dict[str, Any], param: str) -> dict[str, Any]:
-        """A message may consist of calls, of reasoning or of a refusal alone."""
+    def _assistant(message: dict[str, Any], given: dict[str, Any], param: str) -> dict[str, Any]:
+        """A message may consist of calls, of reasoning or of a refusal alone; or of nothing, and say so."""
+        content = message.get("content")
         refusal = given.pop("refusal", "")
         reasoning = given.pop("reasoning", "")
         if reasoning:
             given.setdefault("reasoning_content", reasoning)
-        if content is None and (given.keys() - {"name"} or refusal):
+        if content is None and (given.keys() - {"name"} or refusal or "content" in message):
             return {"content": refusal, **given}
-        return {"content": _text(content, f"{param}.content"), **given}
+        return {"content": _text(content, f"{param}.content", {**TEXTS, **REFUSAL}), **given}
 
     def _calls(self, calls: Any, param: str) -> list[dict[str, Any]]:
         if not isinstance(calls, list):
@@ -197,7 +201,8 @@ def _arguments(arguments: Any, param: str) -> Any:
     return decoded if isinstance(decoded, dict) else arguments
 
 
-def _text(content: Any, param: str) -> str:
+def _text(content: Any, param: str, kinds: Mapping[str, str] = TEXTS) -> str:
+    """`kinds`: what has the text of a part, by its type."""
     if isinstance(content, str):
         return content
     if content is None:
@@ -209,11 +214,13 @@ def _text(content: Any, param: str) -> str:
         place = f"{param}[{index}]"
         if not isinstance(part, dict):
             raise bad_request(f"{place}: {shown(part)} is not valid; use an object with type and text.", place)
-        kind, text = part.get("type"), part.get("text")
-        if kind != "text":
+        kind = part.get("type")
+        if not isinstance(kind, str) or kind not in kinds:
             message = f'{place}.type: {shown(kind)} is not supported; use "text", as the engine takes text only.'
             raise bad_request(message, f"{place}.type", "unsupported_content")
+        field = kinds[kind]
+        text = part.get(field)
         if not isinstance(text, str):
-            raise bad_request(f"{place}.text: {shown(text)} is not valid; use a string.", f"{place}.text")
+            raise bad_request(f"{place}.{field}: {shown(text)} is not valid; use a string.", f"{place}.{field}")
         texts.append(text)
     return "".join(texts)

@@ -41,8 +41,9 @@ StopIds = Annotated[list[Count], Meta(extra_json_schema={"maxItems": MAX_STOP_TO
 Biases = Annotated[dict[str, Any], Meta(extra_json_schema={"maxProperties": MAX_BIASES})]
 
 
-class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # vLLM's: the usage so far in every chunk
     include_obfuscation: bool | None = None  # padding against eavesdroppers; accepted and ignored
 
 
@@ -99,6 +100,8 @@ class SamplingFields(StructuredFields, frozen=True, kw_only=True):
 def check_sampling(fields: SamplingFields) -> None:
     """What no type says and no model need be asked for. Raises ApiError."""
     fields.stops  # noqa: B018  it checks what it returns
+    if fields.stream_options not in (None, StreamOptions()) and not fields.stream:
+        raise bad_request("stream_options needs stream; set stream to true.", "stream_options")
     asked = fields.asked_max_tokens
     if asked is not None:
         _check_min_tokens(fields, asked.value)

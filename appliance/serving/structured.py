@@ -10,11 +10,12 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from appliance.checkpoint.call_grammar import FreeText, Thought
+from appliance.serving.client_fields import DescriptiveFields
 from appliance.serving.errors import ApiError, bad_request, missing
 from appliance.serving.fields import shown
 
@@ -36,10 +37,26 @@ Thoughts = Sequence[tuple[str | None, str]]
 """As `ModelFormats.thoughts`."""
 
 
-class StructuredFields(msgspec.Struct, frozen=True, kw_only=True):
-    """At most one of them may be given."""
+class JsonSchema(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+    description: str | None = None
+    schema: Any = None
+    strict: bool | None = None
 
-    response_format: dict[str, Any] | None = None
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """`schema` stands for `json_schema.schema`, where the type is `json_object`, too: so llama.cpp's server and
+    Together's have it."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema: Any = None
+
+
+class StructuredFields(DescriptiveFields, frozen=True, kw_only=True):
+    """At most one of its own may be given."""
+
+    response_format: ResponseFormat | None = None
     structured_outputs: dict[str, Any] | None = None
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
@@ -164,23 +181,15 @@ def _contradiction(one: str, other: str) -> ApiError:
     return bad_request(f"{one} and {other} each set the form of the answer. Send only one of them.", other)
 
 
-def _response_format(value: dict[str, Any] | None, param: str) -> Form | None:
-    if value is None:
+def _response_format(value: ResponseFormat | None, param: str) -> Form | None:
+    if value is None or value.type == "text":
         return None
-    match value.get("type"):
-        case "text":
-            return None
-        case "json_object":
-            return _object(param)
-        case "json_schema":
-            named = value.get("json_schema")
-            place = f"{param}.json_schema.schema"
-            if not isinstance(named, dict) or named.get("schema") is None:
-                raise missing(place)
-            return _schema(named["schema"], place)
-        case other:
-            message = f"{param}.type: {shown(other)} is not supported; use text, json_object or json_schema."
-            raise bad_request(message, f"{param}.type")
+    place, schema = f"{param}.schema", value.schema
+    if value.type == "json_schema" and (schema is None or value.json_schema is not None):
+        place, schema = f"{param}.json_schema.schema", value.json_schema.schema if value.json_schema else None
+        if schema is None:
+            raise missing(place)
+    return _object(param) if schema is None else _schema(schema, place)
 
 
 def _structured_outputs(value: dict[str, Any] | None, param: str) -> Form | None:

@@ -149,6 +149,19 @@ def test_an_echo_may_be_all_of_an_answer(door: Door, streamed: bool) -> None:
     assert door.http.post("/v1/completions", json={**body, "min_tokens": 1}).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/completions", {"prompt": "hello"}), ("/v1/chat/completions", {"messages": HELLO})]
+)
+def test_a_stream_may_tell_the_usage_all_along(door: Door, path: str, body: dict[str, Any]) -> None:
+    """vLLM's option, which load generators send."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    frames = stream(door, path, **body, max_tokens=5, stream_options=options)
+    counts = [frame["usage"]["completion_tokens"] for frame in frames]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1] == 5
+    assert len({frame["usage"]["prompt_tokens"] for frame in frames}) == 1
+
+
 def test_a_chat(client: openai.OpenAI) -> None:
     """Message, finish reason and usage; without max_tokens it may go on to the end of the context."""
     answer = client.chat.completions.create(model="tiny", messages=HELLO, max_completion_tokens=9)

@@ -56,7 +56,16 @@ def refused(door: Door, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         ("stop_token_ids", [7, 100_000], "stop_token_ids[1]: "),
         ("stream", "yes", '"yes"'),
         ("stream_options", {"include_usage": 1}, "include_usage: 1"),
-        ("stream_options", {"foo": 1}, '"stream_options.foo"'),
+        ("stream_options", {"continuous_usage_stats": "yes"}, '"yes"'),
+        ("stream_options", {"include_usage": True}, "stream"),
+        ("user", 5, "5"),
+        ("metadata", "x", '"x"'),
+        ("store", "yes", '"yes"'),
+        ("service_tier", 5, "5"),
+        ("safety_identifier", [], "[]"),
+        ("prompt_cache_key", 5, "5"),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {}, "name": 5}}, "json_schema.name: 5"),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {}, "strict": "x"}}, '"x"'),
         ("priority", "high", "integer"),
         ("min_tokens", 600, "600"),
         ("tools", [{"type": "function"}], "tools"),
@@ -84,6 +93,31 @@ def test_a_wrong_field_is_named_with_its_value(door: Door, path: str, field: str
     assert field in error["message"]
     assert error["param"].startswith(field)
     assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, {"messages": HELLO, "max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
+        (CHAT, {"messages": HELLO, "tools": {}}, "tools"),
+        (COMPLETIONS, {"prompt": "x", "max_completion_tokens": 6}, "max_completion_tokens"),
+        ("/v1/embeddings", {"input": "x", "user": 5}, "user"),
+        ("/v1/responses", {"input": "x", "user": 5}, "user"),
+        ("/v1/responses", {"input": "x", "safety_identifier": 5}, "safety_identifier"),
+        ("/v1/responses", {"input": "x", "text": {"format": {"type": "text", "name": 5}}}, "text.format.name"),
+    ],
+)
+def test_fields_of_one_api_are_refused_by_name(door: Door, path: str, fields: dict[str, Any], param: str) -> None:
+    """Contradictions, wrong types of what has no effect, and what another API would have understood."""
+    status, error = refused(door, path, fields)
+    assert (status, error["param"]) == (400, param)
+
+
+def test_one_length_under_both_names_is_no_contradiction(door: Door) -> None:
+    """Clients send both, so that old servers understand one."""
+    body = {"messages": HELLO, "max_tokens": 3, "max_completion_tokens": 3}
+    answer = door.http.post(CHAT, json=body)
+    assert answer.json()["usage"]["completion_tokens"] == 3
 
 
 @pytest.mark.parametrize(

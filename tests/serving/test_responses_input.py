@@ -158,7 +158,7 @@ async def test_a_long_input_keeps_nobody_waiting(
         threads.append(threading.current_thread())
         raise ApiError(400, "")
 
-    monkeypatch.setattr(request, "_translate", translate)
+    monkeypatch.setattr(request, "translate", translate)
     model: Any = None
     with pytest.raises(ApiError):
         await request.response_ask(

@@ -124,6 +124,13 @@ def test_any_json_object_is_one(url: str) -> None:
         assert isinstance(json.loads(text), dict)
 
 
+@pytest.mark.parametrize("type", ["json_object", "json_schema"])
+def test_a_schema_may_stand_beside_the_type(url: str, type: str) -> None:
+    """As clients of llama.cpp's server send it."""
+    answer = chat(url, response_format={"type": type, "schema": WEATHER}).json()["choices"][0]
+    assert is_weather(json.loads(answer["message"]["content"]))
+
+
 def test_completions_have_it_too(url: str) -> None:
     body = {"prompt": ["a", "b"], "n": 2, "guided_regex": "[xyz]{2}", "max_tokens": 8}
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
@@ -222,6 +229,8 @@ def test_the_other_apis_give_an_enforced_call_that_is_cut_off_too(url: str) -> N
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
          "response_format.json_schema.schema"),
         ({"guided_json": {"type": "strin"}}, "guided_json"),
+        ({"response_format": {"type": "json_object", "schema": 5}}, "response_format.schema"),
+        ({"guided_json": {"$ref": "#"}}, "guided_json"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_json": BOMB}, "guided_json"),
         ({"guided_regex": "(a"}, "guided_regex"),

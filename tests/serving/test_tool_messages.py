@@ -74,8 +74,10 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
-        ([{"role": "assistant", "content": None}], "messages[0].content"),
-        ([{"role": "assistant", "content": None, "name": "eve"}], "messages[0].content"),
+        ([{"role": "assistant"}], "messages[0].content"),
+        ([{"role": "assistant", "name": "eve"}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "refusal", "refusal": "x"}]}], "messages[0].content[0].type"),
+        ([{"role": "assistant", "content": [{"type": "refusal", "text": "x"}]}], "messages[0].content[0].refusal"),
         ([{"role": "user", "content": None}], "messages[0].content"),
         ([calls(call()), {"role": "tool", "tool_call_id": "a", "content": None}], "messages[1].content"),
         ([{"role": "assistant", "content": "x", "tool_calls": {"id": "a"}}], "messages[0].tool_calls"),
@@ -102,6 +104,20 @@ def test_what_is_wrong_with_a_message_is_named_by_its_path(messages: list[dict[s
     with pytest.raises(ApiError) as refused:
         checked(*messages)
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize("more", [{}, {"tool_calls": []}, {"name": "eve", "tool_calls": None}])
+def test_an_answer_without_content_may_be_sent_back_as_it_came(more: dict[str, Any]) -> None:
+    (message,) = checked({"role": "assistant", "content": None, **more})
+    assert message["content"] == ""
+
+
+def test_parts_of_text_have_the_names_of_either_api() -> None:
+    """And an assistant's may be a refusal."""
+    parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, {"type": "output_text", "text": "c"}]
+    (user,) = checked({"role": "user", "content": parts})
+    (assistant,) = checked({"role": "assistant", "content": [*parts, {"type": "refusal", "refusal": "d"}]})
+    assert (user["content"], assistant["content"]) == ("abc", "abcd")
 
 
 def test_results_belong_to_calls_in_any_order() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from appliance.home import Home
 from appliance.serving.chat_request import ChatFields
-from appliance.serving.client_fields import SENT_BY_CLIENTS, WITHOUT_EFFECT
+from appliance.serving.client_fields import SENT_BY_CLIENTS, WITHOUT_EFFECT, DescriptiveFields
 from appliance.serving.errors import ApiError
 from appliance.serving.fields import (
     IGNORED_HEADER,
@@ -24,6 +24,7 @@ from appliance.serving.fields import (
     decode_part,
     decode_request,
 )
+from appliance.serving.ollama.fields import Options
 from appliance.serving.sampling import StreamOptions
 from tests.supervisor.scripted import Door, make_profile
 
@@ -53,7 +54,9 @@ def test_an_unknown_field_is_named_in_a_header(door: Door, path: str, stream: bo
 @pytest.mark.parametrize("path", BODIES)
 def test_what_clients_are_known_to_send_is_accepted_without_a_word(door: Door, path: str) -> None:
     """And so is what OpenAI's API knows and what has no effect here."""
-    body = {**BODIES[path], "max_tokens": 1, **dict.fromkeys(SENT_BY_CLIENTS | WITHOUT_EFFECT, True)}
+    typed: dict[str, Any] = {"metadata": {}, "prompt_cache_options": {}, "store": True}
+    described = {name: typed.get(name, "x") for name in DescriptiveFields.__struct_fields__}
+    body = {**BODIES[path], "max_tokens": 1, **dict.fromkeys(SENT_BY_CLIENTS, True), **described}
     response = door.http.post(path, json=body)
     assert response.status_code == 200, response.text
     assert IGNORED_HEADER not in response.headers
@@ -99,6 +102,31 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(difflib, "get_close_matches", look)
     return names
+
+
+def test_what_is_unknown_within_an_object_is_named_by_its_path() -> None:
+    """However deep, and refused like any other where that is wanted."""
+    form = {"type": "json_schema", "x": 1, "json_schema": {"schema": {"y": 1}, "z": 1}}
+    body = msgspec.json.encode({"messages": HELLO, "response_format": form, "stream_options": {"frobnicate": 1}})
+    _, ignored = decode_request(body, ChatFields, strict=False)
+    expected = ["stream_options.frobnicate", "response_format.x", "response_format.json_schema.z"]
+    assert sorted(ignored.names) == sorted(expected)
+    with pytest.raises(ApiError) as refused:
+        decode_request(body, ChatFields, strict=True)
+    assert (refused.value.param, refused.value.code) == (ignored.names[0], "unknown_field")
+
+
+def test_an_integer_may_be_written_with_a_point() -> None:
+    """As languages without integers write it."""
+    body = {"messages": HELLO, "max_tokens": 5.0, "n": 2.0, "seed": -1.0, "temperature": 1.0, "min_tokens": 1e0}
+    fields, _ = decode_request(msgspec.json.encode(body), ChatFields, strict=True)
+    assert (fields.max_tokens, fields.n, fields.seed, fields.min_tokens) == (5, 2, -1, 1)
+    assert isinstance(fields.temperature, float)
+    options = decode_part({"top_k": 40.0, "num_predict": 9.0}, Options, "options", Ignored(strict=True))
+    assert (options.top_k, options.num_predict) == (40, 9)
+    with pytest.raises(ApiError) as refused:
+        decode_request(msgspec.json.encode({"messages": HELLO, "max_tokens": 1.5}), ChatFields, strict=True)
+    assert refused.value.param == "max_tokens"
 
 
 @pytest.mark.parametrize("count", [MAX_UNKNOWN, MAX_UNKNOWN + 1, 40_000])

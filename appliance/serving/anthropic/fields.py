@@ -29,11 +29,13 @@ class PromptFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagesFields(PromptFields, frozen=True, kw_only=True):
-    """The last four are Ingot's own, as in its other APIs."""
+    """`metadata` and `service_tier` describe the request. The last four are Ingot's own, as in its other APIs."""
 
     max_tokens: Positive
     stop_sequences: Stops | None = None
     stream: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
     temperature: Annotated[float, Meta(ge=0, le=SAMPLING_LIMITS["temperature"][1])] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None

@@ -23,6 +23,7 @@ from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import Ignored, decode_part, shown
 from appliance.serving.messages import check_count
 from appliance.serving.served_model import ServedModel
+from appliance.serving.structured import JsonSchema, ResponseFormat
 
 ORIGINS: Final = {
     "stop": "stop_sequences",
@@ -147,9 +148,9 @@ def _thinking(fields: PromptFields, origins: FieldOrigins, ignored: Ignored) -> 
     return thinking
 
 
-def _format(given: dict[str, Any], ignored: Ignored) -> dict[str, Any]:
+def _format(given: dict[str, Any], ignored: Ignored) -> ResponseFormat:
     form = decode_part(given, JsonFormat, "output_config.format", ignored)
-    return {"type": form.type, "json_schema": {"schema": form.schema}}
+    return ResponseFormat(type=form.type, json_schema=JsonSchema(schema=form.schema))
 
 
 def _tools(tools: list[dict[str, Any]], origins: FieldOrigins, ignored: Ignored) -> list[dict[str, Any]]:

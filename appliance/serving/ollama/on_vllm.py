@@ -308,10 +308,11 @@ def _content(chat: ChatFields, model: VllmModel) -> dict[str, Any]:
     if model.max_model_len is not None and content.get("max_tokens", 0) >= model.max_model_len:
         del content["max_tokens"]  # vLLM refuses more than there is room for
     if chat.response_format is not None:
-        form = dict(chat.response_format)
-        if form["type"] == "json_schema":
-            form["json_schema"] = {"name": "answer", **form["json_schema"]}  # vLLM wants a name
-        content["response_format"] = form
+        form = chat.response_format
+        content["response_format"] = {"type": form.type}
+        if form.json_schema is not None:
+            schema = {"name": "answer", "schema": form.json_schema.schema}  # vLLM wants a name
+            content["response_format"]["json_schema"] = schema
     return {**content, "model": model.name}
 
 

@@ -15,6 +15,7 @@ from appliance.serving.fields import Ignored, decode_part, shown
 from appliance.serving.ollama.fields import GenerationFields, OllamaChatFields, OllamaGenerateFields, Options
 from appliance.serving.ollama.messages import translate_messages
 from appliance.serving.served_model import ServedModel
+from appliance.serving.structured import JsonSchema, ResponseFormat
 
 ORIGINS: Final = {
     "stop": "options.stop",
@@ -131,11 +132,11 @@ def _translate(
     return Translated(chat, origins)
 
 
-def _response_format(form: Any) -> dict[str, Any] | None:
+def _response_format(form: Any) -> ResponseFormat | None:
     if form is None or form == "":
         return None
     if form == "json":
-        return {"type": "json_object"}
+        return ResponseFormat(type="json_object")
     if isinstance(form, dict):
-        return {"type": "json_schema", "json_schema": {"schema": form}}
+        return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=form))
     raise bad_request(f'format: {shown(form)} is not valid; use "json" or a JSON schema.', "format")

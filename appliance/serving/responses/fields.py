@@ -35,8 +35,16 @@ MISPLACED: Final = {
 }
 
 
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema: Any = None
+    strict: bool | None = None
+
+
 class TextOptions(msgspec.Struct, frozen=True):
-    format: dict[str, Any] | None = None
+    format: TextFormat | None = None
     verbosity: str | None = None
 
 
@@ -53,7 +61,6 @@ class ResponseFields(SamplingFields, frozen=True, kw_only=True):
     max_output_tokens: Positive | None = None
     max_tool_calls: Positive | None = None  # of hosted tools, of which there are none
     previous_response_id: str | None = None
-    store: bool | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
@@ -62,8 +69,6 @@ class ResponseFields(SamplingFields, frozen=True, kw_only=True):
     truncation: Literal["auto", "disabled"] | None = None
     include: list[str] | None = None
     top_logprobs: Alternatives | None = None
-    metadata: dict[str, Any] | None = None
-    user: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     background: Any = None
     conversation: Any = None

@@ -21,6 +21,7 @@ from appliance.serving.responses.tools import chat_tool_choice, chat_tools, is_h
 from appliance.serving.responses.truncation import ask_that_fits
 from appliance.serving.sampling import SamplingFields
 from appliance.serving.served_model import ServedModel
+from appliance.serving.structured import JsonSchema, ResponseFormat
 from appliance.serving.thinking import ReasoningOptions
 
 # From the names of chat's fields to those of this API.
@@ -143,8 +144,8 @@ def _reasoning(fields: ResponseFields) -> ReasoningOptions | None:
     return None if given is None else ReasoningOptions(effort=given.effort, max_tokens=given.max_tokens)
 
 
-def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
+def _response_format(text: TextOptions | None) -> ResponseFormat | None:
     given = text.format if text else None
-    if given is None or given.get("type") != "json_schema":
-        return given
-    return {"type": "json_schema", "json_schema": given}
+    if given is None or given.type != "json_schema":
+        return None if given is None else ResponseFormat(type=given.type)
+    return ResponseFormat(type=given.type, json_schema=JsonSchema(schema=given.schema))
