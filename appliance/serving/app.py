@@ -12,7 +12,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from appliance.profile.shown import MAX_SHOWN
 from appliance.serving.access import Access
 from appliance.serving.anthropic.routes import ROUTES as ANTHROPIC
-from appliance.serving.appliance_routes import attempt, drain, events, health, metrics, state
+from appliance.serving.appliance_routes import attempt, drain, events, health, index, metrics, state
 from appliance.serving.chat import chat_completions
 from appliance.serving.completions import completions
 from appliance.serving.embeddings import embeddings
@@ -25,12 +25,14 @@ from appliance.serving.models import list_models, show_model
 from appliance.serving.ollama.routes import ROUTES as OLLAMA
 from appliance.serving.on_request.gate import Gate
 from appliance.serving.openapi.route import docs, openapi
+from appliance.serving.pages import open_to_pages
 from appliance.serving.proxy import POST, Proxy
 from appliance.serving.responses.routes import create_response, delete_response, list_input_items, show_response
 from appliance.serving.tokenize import detokenize, tokenize
 
-# What belongs to no API is not counted among its failures.
+# What belongs to no API is not counted among its failures, and no business of other sites' pages.
 APIS: Final = ("/v1/", "/api/")
+PLAIN: Final = "identity"
 
 
 def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
@@ -41,15 +43,30 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
         await (proxy if proxy.takes(scope) else app)(scope, receive, send)
 
     gate = Gate(answered, front_door, access)
+    for_pages = open_to_pages(gate)
 
     async def let_in(scope: Scope, receive: Receive, send: Send) -> None:
         if (host := malformed_host(scope)) is not None:
             message = f"{host[:MAX_SHOWN]!r} is not a valid Host header. Use an address such as 127.0.0.1:8000."
             await send_error(ApiError(400, message, code="invalid_host"), scope, send)
+        elif (encoding := _encoding(scope)) != PLAIN:
+            message = f"Content-Encoding {encoding[:MAX_SHOWN]!r} is not supported. Send the body as it is."
+            accepted = {"Accept-Encoding": PLAIN}
+            await send_error(ApiError(415, message, code="unsupported_encoding", headers=accepted), scope, send)
         else:
-            await gate(scope, receive, send)
+            await (for_pages if is_of_api(scope) else gate)(scope, receive, send)
 
     return counted(let_in, front_door)
+
+
+def is_of_api(scope: Scope) -> bool:
+    return scope["type"] == ScopeType.HTTP and (scope["path"].startswith(APIS) or scope["path"] in POST)
+
+
+def _encoding(scope: Scope) -> str:
+    """Of the body."""
+    given = next((value for name, value in scope.get("headers", ()) if name == b"content-encoding"), b"")
+    return given.decode("latin-1").strip().lower() or PLAIN
 
 
 def make_routes(front_door: FrontDoor, access: Access) -> Litestar:
@@ -87,7 +104,7 @@ def make_routes(front_door: FrontDoor, access: Access) -> Litestar:
         opt={"access": "console"},
     )
     return Litestar(
-        [health, metrics, openapi, docs, asked_with_key, asked_by_console],
+        [index, health, metrics, openapi, docs, asked_with_key, asked_by_console],
         dependencies={"front_door": Provide(provide, use_cache=True, sync_to_thread=False)},
         exception_handlers={Exception: error_response},
         request_max_body_size=MAX_BODY_BYTES,
@@ -100,7 +117,7 @@ def counted(app: ASGIApp, front_door: FrontDoor) -> ASGIApp:
     """What the APIs refuse is counted."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != ScopeType.HTTP or not (scope["path"].startswith(APIS) or scope["path"] in POST):
+        if not is_of_api(scope):
             await app(scope, receive, send)
             return
 

@@ -48,6 +48,12 @@ class AttemptFindings(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
 
 
+@get("/", summary="Whether the front door answers, in words", answer="text/plain")
+async def index() -> Response[bytes]:
+    """Ollama's clients look here before anything else."""
+    return Response(b"Ingot is running. Its API is described at /docs.\n", media_type="text/plain")
+
+
 @get("/health", summary="Whether the engine answers", answer=Health, other_answers={503: Health})
 async def health(front_door: TheFrontDoor) -> Response[dict[str, str]]:
     """200 only when the engine has generated real tokens and takes requests."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import itertools
 import re
 from collections.abc import Callable
@@ -43,6 +44,9 @@ async def beside_others(raw: bytes, work: Callable[[], R]) -> R:
 
 def parse_body(raw: bytes) -> Any:
     """The JSON of a request. Raises ApiError."""
+    raw = without_mark(raw)
+    if not raw:
+        raise bad_request("The body is empty; send a JSON object.", code="invalid_body")
     if has_too_many_parts(raw):
         many = f"The body has more than {MAX_PARTS:,} lists, objects and members. Send fewer."
         raise bad_request(many, code="invalid_body")
@@ -57,6 +61,11 @@ def parse_body(raw: bytes) -> Any:
         raise bad_request(f"The body is not valid JSON: {error}.", code="invalid_body") from None
     except RecursionError:
         raise bad_request("The body is nested too deeply.", code="invalid_body") from None
+
+
+def without_mark(raw: bytes) -> bytes:
+    """The text behind the mark that some systems, such as PowerShell, put before UTF-8 (RFC 8259, 8.1)."""
+    return raw.removeprefix(codecs.BOM_UTF8)
 
 
 def has_too_many_parts(text: bytes) -> bool:

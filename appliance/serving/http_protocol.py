@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from typing import ClassVar, Final
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from appliance.address import network_of
@@ -24,6 +25,9 @@ BODY_WINDOW_BYTES: Final = 1 << 10
 MOST_OF_ADDRESS: Final = 2048
 """Connections of one address, or half of what this process may open, if that is fewer."""
 
+FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+"""The headers that say where a body ends."""
+
 TOO_MANY: Final = b"Too many connections are open from this address.\n"
 REFUSAL: Final = (
     b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
@@ -37,6 +41,8 @@ class HttpProtocol(HttpToolsProtocol):
     _open: ClassVar[Counter[str]] = Counter()
     _network = ""
     _in_head = True
+    _head_is_known = False
+    """What the parser reads of a head has been read before."""
     _head_bytes = 0
     _body_bytes = 0
     """In the current window."""
@@ -62,18 +68,54 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        rest = data
+        try:
+            while rest:
+                rest = self._feed(rest)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self.send_400_response("The head of the request is too large.")
 
+    def _feed(self, data: bytes) -> bytes:
+        """Returns what is still to be read: the parser leaves off behind a head that offers another protocol, such as
+        the `Upgrade: h2c` of Java's client. A server may go on in this one (RFC 9110, 7.8): another parser reads the
+        body and what follows."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            framing = [header for header in self.headers if header[0] in FRAMING]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+            self._head_is_known = True
+            head = [b"%s: %s\r\n" % header for header in framing]
+            self.parser.feed_data(b"".join([b"POST / HTTP/1.1\r\n", *head, b"\r\n"]))
+            self._head_is_known = False
+            return data[offer.args[0] :]
+        return b""
+
     def on_message_begin(self) -> None:
+        if self._head_is_known:
+            return
         self._in_head, self._head_bytes = True, 0
         self._start_clock(HEAD_TIMEOUT_S)
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        if not self._head_is_known:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._head_is_known:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if self._head_is_known:
+            return
         self._in_head = False
         self._body_heard = self.loop.time()
         self._begin_window()
@@ -85,6 +127,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # its body is still to come
         self._stop_clock()
         super().on_message_complete()
 

@@ -17,7 +17,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from appliance.engines import engine_named
 from appliance.serving import proxy
 from appliance.serving.access import Access, key_of
-from appliance.serving.body import beside_others
+from appliance.serving.body import beside_others, without_mark
 from appliance.serving.connection import disconnected, plain_path, read_raw
 from appliance.serving.error_shape import send_error
 from appliance.serving.errors import MAX_BODY_BYTES, ApiError, ClientGoneError
@@ -178,7 +178,7 @@ def _streams(named: Named | None, path: str) -> bool:
 def _read(body: bytes) -> Named | None:
     """None of what is no such request: its route says what is wrong with it."""
     try:
-        return msgspec.json.decode(body, type=Named)
+        return msgspec.json.decode(without_mark(body), type=Named)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
