@@ -214,11 +214,16 @@ def test_a_request_for_nothing_loads_the_model(talking: Door, path: str) -> None
     assert (answer["done"], answer["done_reason"]) == (True, "load")
     for keep_alive in ("-1", "1h30m", "0.5s", ".5h", -1, 0.5, None):
         assert talking.http.post(path, json={"keep_alive": keep_alive}).status_code == 200
+    assert talking.http.post(path, json={"messages" if path == "/api/chat" else "prompt": None}).status_code == 200
     for keep_alive in (0, 0.0, "0", "0s", "0m", "-0.0h", "0h0m", "soon", "", "5 m", "9" * 5000 + "x"):
         assert talking.http.post(path, json={"keep_alive": keep_alive}).status_code == 400, keep_alive
     ask = {"messages": [HELLO]} if path == "/api/chat" else {"prompt": "hi"}
     refused = talking.http.post(path, json={**ask, "keep_alive": "soon"})
     assert (refused.status_code, refused.json()["error"].partition(":")[0]) == (400, "keep_alive")
+    for asked in (path, "/api/embed"):
+        kept = talking.http.post(asked, json={**ask, "input": "hi", "keep_alive": 0, "stream": False})
+        assert kept.status_code == 200
+        assert "keep_alive" in kept.headers[IGNORED_HEADER]
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])

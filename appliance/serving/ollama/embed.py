@@ -15,12 +15,11 @@ from appliance.serving.access import key_of
 from appliance.serving.answering import unless_gone
 from appliance.serving.body import read_body
 from appliance.serving.embedding import MAX_INPUTS, Embedder
-from appliance.serving.errors import bad_request
 from appliance.serving.fields import Ignored, decode_part, read_fields
 from appliance.serving.json_list import json_list
 from appliance.serving.ollama import answers, models, on_vllm
 from appliance.serving.ollama.fields import OLLAMA, Options
-from appliance.serving.ollama.request import unloads
+from appliance.serving.ollama.request import note_unload
 from appliance.serving.parts import TheFrontDoor
 from appliance.serving.prompts import check_prompts, encode_prompts
 from appliance.serving.respond import GENERATING
@@ -127,9 +126,7 @@ def check_embed(fields: OllamaEmbedFields | OllamaEmbeddingsFields, ignored: Ign
     decode_part(fields.options or {}, Options, "options", ignored)
     if isinstance(fields, OllamaEmbedFields):
         check_prompts(fields.input, "input", MAX_INPUTS)
-    if fields.keep_alive is not None and unloads(fields.keep_alive):
-        message = "keep_alive: no request unloads the model; stop the engine in the console."
-        raise bad_request(message, "keep_alive", "unsupported_field")
+    note_unload(fields.keep_alive, ignored)
 
 
 async def _embedded_by_vllm(request: Request[Any, Any, Any], front_door: TheFrontDoor, began: float) -> Response[bytes]:

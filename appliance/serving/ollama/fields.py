@@ -31,12 +31,12 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OllamaChatFields(GenerationFields, frozen=True, kw_only=True):
-    messages: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] | None = None
     tools: Any = None
 
 
 class OllamaGenerateFields(GenerationFields, frozen=True, kw_only=True):
-    prompt: str = ""
+    prompt: str | None = None
     system: str | None = None
     raw: bool | None = None
 

@@ -47,6 +47,13 @@ def unloads(keep_alive: float | str | None) -> bool:
     return not any(digit in keep_alive for digit in "123456789")
 
 
+def note_unload(keep_alive: float | str | None, ignored: Ignored) -> None:
+    """Of a request that asks for more than that: it is answered, and the model stays. Raises ApiError if it is no
+    duration."""
+    if unloads(keep_alive):
+        ignored.add_unused("keep_alive")
+
+
 def check_load(fields: GenerationFields) -> None:
     """Of a request that asks for nothing, and so stands for the model itself. Raises ApiError."""
     if unloads(fields.keep_alive):
@@ -56,12 +63,12 @@ def check_load(fields: GenerationFields) -> None:
 
 def translate_chat(fields: OllamaChatFields, max_model_len: int | None, ignored: Ignored) -> Translated:
     """Raises ApiError naming the field."""
-    messages = translate_messages(fields.messages, ignored)
+    messages = translate_messages(fields.messages or [], ignored)
     return _translate(fields, messages, fields.tools, FieldOrigins(ORIGINS), max_model_len, ignored)
 
 
 def translate_generate(fields: OllamaGenerateFields, max_model_len: int | None, ignored: Ignored) -> Translated:
-    messages = [{"role": "user", "content": fields.prompt}]
+    messages = [{"role": "user", "content": fields.prompt or ""}]
     if fields.system:
         messages.insert(0, {"role": "system", "content": fields.system})
     origins = FieldOrigins(ORIGINS | {"messages": "prompt"})
@@ -101,7 +108,7 @@ def _translate(
     max_model_len: int | None,
     ignored: Ignored,
 ) -> Translated:
-    unloads(fields.keep_alive)  # which raises for what is no duration
+    note_unload(fields.keep_alive, ignored)
     options = decode_part(fields.options or {}, Options, "options", ignored)
     if options.num_ctx is not None and max_model_len is not None and options.num_ctx > max_model_len:
         ignored.add_unused("options.num_ctx")
