@@ -22,9 +22,17 @@ BODY_SILENCE_S: Final = 15.0
 BODY_WINDOW_S: Final = 60.0
 BODY_WINDOW_BYTES: Final = 1 << 10
 """At least this much of a body, or the rest of it, has to arrive in each window: a byte now and then is not enough."""
+PROBES_S: Final = (0.2, 1.0, 4.0, 16.0)
+"""After the end of what a client sends, while its answer has not begun; not more, as Go's client bears five."""
+LOOKS_EVERY_S: Final = 0.05
+LEAVES_AFTER_S: Final = 1.0
+"""Who closes only its own side does so right behind its request."""
 MOST_OF_ADDRESS: Final = 2048
 """Connections of one address, or half of what this process may open, if that is fewer."""
 
+STILL_THERE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Clients read over it (RFC 9110, 15.2), and the system of one that is gone refuses it."""
+TCP_CLOSE: Final = 7  # of linux/tcp.h
 FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 """The headers that say where a body ends."""
 
@@ -48,6 +56,12 @@ class HttpProtocol(HttpToolsProtocol):
     """In the current window."""
     _body_heard = _window_began = 0.0
     _clock: asyncio.TimerHandle | None = None
+    _asked_at = 0.0
+    """When the last request was complete."""
+    _ended_at: float | None = None
+    """When the client closed its side, if it may still wait for its answer."""
+    _probes = 0
+    _look: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -62,6 +76,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
+        if self._look is not None:
+            self._look.cancel()
         self._open[self._network] -= 1
         if not self._open[self._network]:
             del self._open[self._network]
@@ -80,6 +96,34 @@ class HttpProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self.send_400_response("The head of the request is too large.")
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection stays open. A client that sends nothing more is gone, or has closed its own side and
+        waits for the answer, which only shows once something is sent to it. One that leaves in the middle of an answer
+        is gone."""
+        cycle = self.cycle
+        waits = cycle is not None and not cycle.more_body and not cycle.response_complete
+        if not waits or not _tells_state(self.transport) or self.scope["http_version"] != "1.1":
+            return False
+        if cycle.response_started and self.loop.time() > self._asked_at + LEAVES_AFTER_S:
+            return False
+        cycle.keep_alive = False
+        if self._ended_at is None:
+            self._ended_at = self.loop.time()
+            self._look_after_client()
+        return True
+
+    def _look_after_client(self) -> None:
+        assert self._ended_at is not None
+        if _is_reset(self.transport):
+            self.transport.abort()
+            return
+        since = self.loop.time() - self._ended_at
+        answered = self.pipeline or self.cycle.response_started
+        if not answered and self._probes < len(PROBES_S) and since >= PROBES_S[self._probes]:
+            self._probes += 1
+            self.transport.write(STILL_THERE)
+        self._look = self.loop.call_later(LOOKS_EVERY_S, self._look_after_client)
 
     def _feed(self, data: bytes) -> bytes:
         """Returns what is still to be read: the parser leaves off behind a head that offers another protocol, such as
@@ -129,6 +173,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return  # its body is still to come
+        self._asked_at = self.loop.time()
         self._stop_clock()
         super().on_message_complete()
 
@@ -174,6 +219,17 @@ def _send_at_once(transport: asyncio.Transport) -> None:
     connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _tells_state(transport: asyncio.Transport) -> bool:
+    connection: socket.socket | None = transport.get_extra_info("socket")
+    return connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6)
+
+
+def _is_reset(transport: asyncio.Transport) -> bool:
+    """Whether the other side has refused what was sent. Nobody reads any more, and so nobody else is told."""
+    connection: socket.socket = transport.get_extra_info("socket")
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
 
 
 def _most_of_address() -> int:
