@@ -26,7 +26,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 NODE: tuple[str, ...] = (
     "ai@6.0.326", "@ai-sdk/openai@3.0.141", "@ai-sdk/openai-compatible@2.0.92", "@ai-sdk/anthropic@3.0.140",
-    "zod@4.6.7",
+    "zod@4.6.7", "openai@7.57.0",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.clients.install import PYTHON
 from tests.clients.tool_model import NAME, write_tool_model
+from tests.manual import Block, blocks
 from tests.running import engine, fetch, wait_for
 
 HERE = Path(__file__).parent
@@ -68,3 +69,15 @@ def test_vercels_ai_sdk(url: str) -> None:
     program = shutil.copy(HERE / "ai_sdk.test.mjs", folder)
     said = run(["node", "--test", "--test-reporter=tap", str(program)], url, folder)
     assert int(re.search(r"# pass (\d+)", said)[1]) > 0
+
+
+@pytest.mark.parametrize("block", [block for block in blocks() if block.client], ids=lambda block: f"line {block.line}")
+def test_an_example_of_the_manual_prints_an_answer(url: str, tmp_path: Path, block: Block) -> None:
+    folder = installed(block.client)
+    if block.language == "typescript":
+        program = folder / "example.mjs"  # TypeScript without types is JavaScript
+        program.write_text(block.asking(url))
+        said = run(["node", str(program)], url, folder)
+    else:
+        said = run([str(folder / "bin" / "python"), "-c", block.asking(url)], url, tmp_path)
+    assert said.startswith("Sealed means")

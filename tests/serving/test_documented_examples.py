@@ -9,28 +9,20 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+import tomllib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+import yaml
 
 from appliance.serving.anthropic.answers import AnthropicError
 from appliance.serving.openapi.answers import Error
+from tests.manual import ADDRESS, CLIENTS, MANUAL, OTHER, SERVED, Block, blocks
 from tests.running import engine, fetch, wait_for
 
-MANUAL = Path(__file__).parents[2] / "docs" / "api.md"
-ADDRESS = "http://127.0.0.1:8000"
-SERVED = "ingot-guide"
 HIDDEN_SIZE = 256
-OTHER = "qwen3-8b"  # in examples that a larger model answers better
-
-
-class Block(NamedTuple):
-    line: int
-    language: str
-    text: str
 
 
 class Command(NamedTuple):
@@ -38,12 +30,6 @@ class Command(NamedTuple):
     words: list[str]
     shown: str
     """What the manual shows it to write."""
-
-
-def blocks() -> list[Block]:
-    text = MANUAL.read_text()
-    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [Block(text.count("\n", 0, each.start()) + 1, each[1], each[2]) for each in found]
 
 
 def commands(block: Block) -> Iterator[Command]:
@@ -61,8 +47,15 @@ def commands(block: Block) -> Iterator[Command]:
 BLOCKS = blocks()
 COMMANDS = [command for block in BLOCKS if block.language == "console" for command in commands(block)]
 CURL = [command for command in COMMANDS if command.words[0] == "curl"]
-PYTHON = [block for block in BLOCKS if block.language == "python"]
-JSON = [block for block in BLOCKS if block.language == "json"]
+PYTHON = [block for block in BLOCKS if block.language == "python" and not block.client]
+JSON = [block for block in BLOCKS if block.language == "json" and '"error"' in block.text]
+# How programs are told of this server, and where they then ask.
+SETTINGS = {
+    "toml": ("base_url = ", "/responses"),
+    "yaml": ("api_?[bB]ase: ", "/chat/completions"),
+    "json": ('"api_url": ', "/chat/completions"),
+}
+CONFIGURED = [block for block in BLOCKS if block.language in SETTINGS and block not in JSON]
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +76,9 @@ def said(text: str) -> list[str]:
 
 
 def test_the_manual_has_examples_of_each_kind() -> None:
-    assert {block.language for block in BLOCKS} == {"console", "python", "json"}
-    assert {command.words[0] for command in COMMANDS} == {"curl", "export", "claude"}
+    assert {block.language for block in BLOCKS} == {"console", "python", "typescript", *SETTINGS}
+    assert {command.words[0] for command in COMMANDS} == {"curl", "export", "claude", "open-webui"}
+    assert {block.client for block in BLOCKS} == {"", *CLIENTS.values()}
 
 
 @pytest.mark.parametrize("command", CURL, ids=lambda command: f"line {command.line}")
@@ -108,7 +102,7 @@ def test_a_command_writes_what_is_shown(url: str, command: Command) -> None:
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block.line}")
 def test_a_program_prints_an_answer(url: str, block: Block) -> None:
-    program = block.text.replace(ADDRESS, url).replace(OTHER, SERVED)
+    program = block.asking(url)
     names: dict[str, Any] = {"get_weather": lambda city="": f"It is sunny in {city}."}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -124,3 +118,29 @@ def test_a_program_prints_an_answer(url: str, block: Block) -> None:
 def test_an_error_has_the_shape_of_its_api(block: Block) -> None:
     shown = json.loads(block.text)
     msgspec.convert(shown, AnthropicError if "request_id" in shown else Error)
+
+
+@pytest.mark.parametrize("block", CONFIGURED, ids=lambda block: f"{block.language}, line {block.line}")
+def test_settings_of_a_program_lead_it_to_answers(url: str, block: Block) -> None:
+    """Its address has the model that it names, and the API that it calls."""
+    reads: dict[str, Callable[[str], Any]] = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
+    assert reads[block.language](block.text)
+    setting, path = SETTINGS[block.language]
+    found = re.search(rf'{setting}"?([^"\s]+)', block.asking(url))
+    assert found is not None
+    _, listed = fetch(f"{found[1]}/models")
+    assert listed["data"][0]["id"] == SERVED
+    assert SERVED in block.asking(url)
+    asked = {"input": "hi"} if path == "/responses" else {"messages": [{"role": "user", "content": "hi"}]}
+    status, answer = fetch(f"{found[1]}{path}", {"model": SERVED, **asked})
+    assert status == 200, answer
+
+
+def test_an_address_in_the_environment_is_one_of_an_api(url: str) -> None:
+    exported = [
+        word.split("=", 1) for command in COMMANDS if command.words[0] == "export" for word in command.words[1:]
+    ]
+    addresses = {name: value.replace(ADDRESS, url) for name, value in exported if value.startswith(ADDRESS)}
+    assert addresses.keys() == {"ANTHROPIC_BASE_URL", "OPENAI_API_BASE_URL"}
+    for name, address in addresses.items():
+        assert fetch(f"{address}{'/v1' if name.startswith('ANTHROPIC') else ''}/models")[0] == 200
