@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
 from appliance.serving.parsers.base import Tool
 from appliance.serving.parsers.listed import LISTED
-from tests.parsers.parsing import put_together
+from tests.parsers.parsing import cuts, fragments_of, put_together
 
 BOTH = (Tool("f"), Tool("g"))
 TWO = '[\n{"name": "f", "arguments": {"a": [1, "]"]}},\n {"name": "g", "arguments": {}}]'
@@ -36,6 +37,16 @@ def test_an_answer_that_is_cut_off_has_no_content(tools: tuple[Tool, ...]) -> No
             arguments = answer.calls[0][1]
             whole = '{"a": [1, "]"]}'
             assert arguments == whole[: max(0, end - begun)], text
+
+
+def test_any_split_gives_the_result_of_the_whole() -> None:
+    """Whatever comes, though a grammar lets nothing else through."""
+    for seed in range(400):
+        choose = random.Random(seed)
+        text = "[" + fragments_of("hermes", choose)
+        whole = put_together(LISTED.parser(BOTH), [text])
+        assert put_together(LISTED.parser(BOTH), list(text)) == whole, text
+        assert put_together(LISTED.parser(BOTH), list(cuts(text, choose))) == whole, text
 
 
 def test_before_the_first_character_there_is_no_call() -> None:

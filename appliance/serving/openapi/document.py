@@ -29,6 +29,7 @@ ERRORS: Final = {
     404: "There is nothing of this name.",
     409: "There is one of this id already.",
     413: "The request is too large.",
+    415: "The body has a Content-Encoding.",
     422: "Preflight refuses the profile; the launch that it would have been.",
     429: "The queue is full; try again later.",
     500: "The front door failed.",
@@ -122,7 +123,7 @@ def _operation(path: str, handler: HTTPRouteHandler, schemas: dict[Any, Schema])
         "parameters": parameters,
     }
     if body := opt.get("body"):
-        errors |= {400, 413}
+        errors |= {400, 413, 415}
         operation["requestBody"] = {"required": True, "content": _json(schemas[body])}
     others = {status: schemas[struct] for status, struct in opt.get("other_answers", {}).items()}
     failures = dict.fromkeys(errors, _schema(opt.get("error", Error), schemas)) | others
