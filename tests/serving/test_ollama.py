@@ -274,6 +274,8 @@ def test_models_are_described(client: ollama.Client, talking: Door) -> None:
         ("/api/chat", {"messages": [HELLO], "options": 3}, 400, "options"),
         ("/api/chat", {"messages": [HELLO], "options": {"temperature": "hot"}}, 400, "options.temperature"),
         ("/api/chat", {"messages": [HELLO], "options": {"repeat_penalty": 0}}, 400, "options.repeat_penalty"),
+        ("/api/chat", {"messages": [HELLO], "options": {"num_gpu": "all"}}, 400, "options.num_gpu"),
+        ("/api/chat", {"messages": [HELLO], "options": {"use_mmap": 1}}, 400, "options.use_mmap"),
         ("/api/chat", {"messages": [HELLO], "options": {"stop": ["x"] * 17}}, 400, "options.stop"),
         ("/api/chat", {"messages": [HELLO], "options": {"temprature": 1}}, 400, '"options.temprature"'),
         ("/api/generate", {"prompt": 3}, 400, "prompt"),

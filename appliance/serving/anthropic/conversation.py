@@ -33,8 +33,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 class Text(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     text: str
-    cache_control: Any = None
-    citations: Any = None
+    cache_control: dict[str, Any] | None = None
+    citations: list[Any] | None = None
 
 
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +42,8 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     id: Any = None
     name: Any = None
     input: dict[str, Any]
-    cache_control: Any = None
-    caller: Any = None
+    cache_control: dict[str, Any] | None = None
+    caller: dict[str, Any] | None = None
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,18 +51,18 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     tool_use_id: str
     content: Any = None
     is_error: bool | None = None
-    cache_control: Any = None
+    cache_control: dict[str, Any] | None = None
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     thinking: str
-    signature: Any = None
+    signature: str | None = None
 
 
 class RedactedThinking(msgspec.Struct, frozen=True, kw_only=True):
     type: str
-    data: Any = None
+    data: str | None = None
 
 
 class Conversation:

@@ -29,13 +29,22 @@ class PromptFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagesFields(PromptFields, frozen=True, kw_only=True):
-    """`metadata` and `service_tier` describe the request. The last four are Ingot's own, as in its other APIs."""
+    """Those from `metadata` to `betas` have no effect here; Claude Code sends `context_management` to every server. The
+    last four are Ingot's own, as in its other APIs."""
 
     max_tokens: Positive
     stop_sequences: Stops | None = None
     stream: bool | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
+    cache_control: dict[str, Any] | None = None
+    inference_geo: str | None = None
+    speed: str | None = None
+    diagnostics: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
+    betas: list[str] | None = None
     temperature: Annotated[float, Meta(ge=0, le=SAMPLING_LIMITS["temperature"][1])] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
@@ -68,25 +77,19 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolFields(msgspec.Struct, frozen=True, kw_only=True):
-    """The last four have no effect here: prompts are cached as they come, every tool is shown from the start, and its
-    arguments are streamed as the model writes them."""
+    """Those from `cache_control` on have no effect here: prompts are cached as they come, every tool is shown from the
+    start, and its arguments are streamed as the model writes them."""
 
     type: str | None = None
     name: Any = None
     description: Any = None
     input_schema: Any = None
     strict: Any = None
-    cache_control: Any = None
-    defer_loading: Any = None
-    eager_input_streaming: Any = None
-    allowed_callers: Any = None
+    cache_control: dict[str, Any] | None = None
+    defer_loading: bool | None = None
+    eager_input_streaming: bool | None = None
+    allowed_callers: list[str] | None = None
 
-
-# The message's own fields, and what Claude Code sends to every server (context_management).
-WITHOUT_EFFECT: Final = frozenset({
-    "metadata", "service_tier", "cache_control", "inference_geo", "speed", "diagnostics", "context_management",
-    "user_profile_id", "workspace_id", "betas",
-})  # fmt: skip
 
 MESSAGES: Final = Vocabulary(
     {
@@ -94,9 +97,9 @@ MESSAGES: Final = Vocabulary(
         "mcp_servers": Accepted(([],), "the engine calls no servers"),
         "output_format": Accepted((), "output_config.format has replaced it"),
     },
-    WITHOUT_EFFECT,
+    frozenset(),
 )
 # Of a message that is to be counted, clients may send all fields.
 COUNT: Final = MESSAGES._replace(
-    without_effect=WITHOUT_EFFECT | set(MessagesFields.__struct_fields__) - set(PromptFields.__struct_fields__)
+    without_effect=frozenset(MessagesFields.__struct_fields__) - set(PromptFields.__struct_fields__)
 )

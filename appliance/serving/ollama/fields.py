@@ -63,18 +63,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     repeat_penalty: Annotated[float, _limits("repetition_penalty")] | None = None
     presence_penalty: Annotated[float, _limits("presence_penalty")] | None = None
     frequency_penalty: Annotated[float, _limits("frequency_penalty")] | None = None
-    numa: Any = None
-    num_batch: Any = None
-    num_gpu: Any = None
-    main_gpu: Any = None
-    num_thread: Any = None
-    low_vram: Any = None
-    f16_kv: Any = None
-    logits_all: Any = None
-    vocab_only: Any = None
-    use_mmap: Any = None
-    use_mlock: Any = None
-    embedding_only: Any = None
+    numa: bool | None = None
+    num_batch: int | None = None
+    num_gpu: int | None = None
+    main_gpu: int | None = None
+    num_thread: int | None = None
+    low_vram: bool | None = None
+    f16_kv: bool | None = None
+    logits_all: bool | None = None
+    vocab_only: bool | None = None
+    use_mmap: bool | None = None
+    use_mlock: bool | None = None
+    embedding_only: bool | None = None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
