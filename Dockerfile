@@ -35,6 +35,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     HOME=/tmp \
     INGOT_HOME=/var/lib/ingot \
     INGOT_MODELS=/models \
+    INGOT_CACHE_PACKS=/opt/ingot/cache-packs:/cache-packs \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 

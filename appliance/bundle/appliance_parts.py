@@ -21,6 +21,7 @@ from appliance.bundle.install_script import install_script
 from appliance.bundle.names import RELEASE, ROLES
 from appliance.bundle.output import require_room
 from appliance.bundle.pack import Appliance, Report
+from appliance.vllm.cache_packs.pack import PackError, read_pack
 
 # With matches over 128 MiB, the most that `zstd -d` takes unasked: images hold the same libraries in several places.
 # An engine's 1,354 MB: 337 MB in 10 s on two cores; 362 in 13 s without, and 317 in 28 s at level 6.
@@ -34,14 +35,15 @@ _REVISION = re.compile(r"^(revision|down_revision)\b[^=\n]*=\s*(?:[\"']([\w.-]+)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to include: images by `tag` or by name, the compose files of a folder, and the release's name. `casts` are
-    only checked against the engine."""
+    """What to include: images by `tag` or by name, the compose files of a folder, and the release's name. `casts` and
+    `packs` are only checked against the engine."""
 
     tag: str | None = None
     images: tuple[str, ...] = ()
     compose: Path | None = None
     release: str | None = None
     casts: tuple[Path, ...] = ()
+    packs: tuple[Path, ...] = ()
     allow_stand_in: bool = False
 
 
@@ -51,6 +53,7 @@ def stager(wanted: Wanted) -> Callable[[Path, Report], Appliance]:
     docker = DockerImages()
     images = chosen(wanted.tag, wanted.images, docker, allow_stand_in=wanted.allow_stand_in)
     _fit_casts(images["engine"], wanted.casts)
+    _fit_packs(images["engine"], wanted.packs)
     release = wanted.release or release_of(images["engine"])
     if not RELEASE.fullmatch(release):
         raise BundleError(
@@ -101,6 +104,24 @@ def _fit_casts(engine: Chosen, casts: tuple[Path, ...]) -> None:
                 "cast-mismatch",
                 f"{folder} is a cast for {architecture}, but {engine.reference} is for {engine.architecture}; "
                 "use a cast and an engine of the same architecture",
+            )
+
+
+def _fit_packs(engine: Chosen, packs: tuple[Path, ...]) -> None:
+    for folder in packs:
+        try:
+            facts = read_pack(folder).pack.facts
+        except PackError as error:
+            raise BundleError(error.code, str(error)) from error
+        if not engine.vllm:
+            raise BundleError(
+                "pack-mismatch", f"{engine.reference} has no vLLM, whose code {folder} holds; remove --pack {folder}"
+            )
+        if facts.architecture != engine.architecture:
+            raise BundleError(
+                "pack-mismatch",
+                f"{folder} is a cache pack for {facts.architecture or 'a CPU'}, but {engine.reference} is for "
+                f"{engine.architecture or 'a CPU'}; use a pack and an engine of the same architecture",
             )
 
 

@@ -59,7 +59,7 @@ def verify(path: Path, public_key: str | None, as_json: bool) -> None:
         click.echo(msgspec.json.encode(signed | {"manifest": held}))
     else:
         what = [f"release {held.release} for {held.machine}"] if held.images else []
-        what += [f"model {model.name}" for model in outline.models]
+        what += [f"model {model.name}" for model in outline.models] + [str(note) for note in held.packs]
         size = f"{held.total_bytes / 2**30:.2f} GiB"
         click.echo(f"{path} is intact: {', '.join(what)}; {len(held.files):,} files, {size}.")
         click.echo(f"Signed by key {outline.signed_by}." if outline.trusted else f"Warning: {warning}.")
@@ -69,30 +69,69 @@ def verify(path: Path, public_key: str | None, as_json: bool) -> None:
 
 @bundle.command()
 @click.argument("path", type=PATH)
-@click.option("--model", "names", multiple=True, metavar="NAME", help="One of the bundle's models.  [default: all]")
+@click.option("--model", "models", multiple=True, metavar="NAME", help="One of the bundle's models.  [default: all]")
+@click.option("--pack", "packs", multiple=True, metavar="NAME", help="One of its cache packs.  [default: all]")
 @click.option("--public-key", metavar="KEY", help="The signer's key or its file.  [default: the keys trusted here]")
 @click.option("--allow-untrusted", is_flag=True, help="Install it even if it is unsigned or its signer is not trusted.")
-@click.option("--json", "as_json", is_flag=True, help="Print the models' folders as JSON.")
-def install(path: Path, names: tuple[str, ...], public_key: str | None, allow_untrusted: bool, as_json: bool) -> None:
-    """Copy a bundle's models into the models folder, each completely or not at all."""
+@click.option("--json", "as_json", is_flag=True, help="Print the folders as JSON.")
+def install(
+    path: Path,
+    models: tuple[str, ...],
+    packs: tuple[str, ...],
+    public_key: str | None,
+    allow_untrusted: bool,
+    as_json: bool,
+) -> None:
+    """Copy a bundle's models and cache packs to where the engine finds them, each completely or not at all.
+
+    With --model or --pack, only those. Cache packs for other GPUs than this machine's, another driver or another vLLM
+    are left out, and named.
+    """
+    from appliance import hardware
+    from appliance.bundle.cache_packs import Installed, install_packs
     from appliance.bundle.install import install_models
+    from appliance.bundle.outline import read_outline
     from appliance.bundle.progress import shown
 
     home = Home.from_environment().create()
+    trusted = _trusted(public_key)
     with told(as_json), shown(as_json) as report:
-        folders = install_models(
-            path,
-            home.models,
-            _trusted(public_key),
-            names or None,
-            lambda *at: report(f"installing {path.name}", *at),
-            allow_untrusted=allow_untrusted,
-        )
+        manifest = read_outline(path, trusted).manifest
+        named = bool(models or packs)
+        folders, found = [], Installed([], [])
+        if models or (not named and (manifest.models or not manifest.packs)):
+            folders = install_models(
+                path,
+                home.models,
+                trusted,
+                models or None,
+                lambda *at: report(f"installing {path.name}", *at),
+                allow_untrusted=allow_untrusted,
+            )
+        if packs or (not named and manifest.packs):
+            found = install_packs(
+                path,
+                home.root / "cache-packs",
+                trusted,
+                hardware.inventory(home=home),
+                names=packs or None,
+                report=lambda *at: report(f"installing {path.name}", *at),
+                allow_untrusted=allow_untrusted,
+            )
     if as_json:
-        click.echo(msgspec.json.encode([{"model": folder.name, "folder": str(folder)} for folder in folders]))
+        rows = [{"model": folder.name, "folder": str(folder)} for folder in folders]
+        rows += [{"pack": pack.pack.name, "folder": str(pack.path)} for pack in found.packs]
+        rows += [{"pack": name, "refused": reason} for name, reason in found.refused]
+        click.echo(msgspec.json.encode(rows))
         return
     for folder in folders:
         click.echo(f"{folder.name} is in {folder}. Create a profile for it on the Models page.")
+    for pack in found.packs:
+        click.echo(
+            f"The cache pack {pack.pack.name} is in {pack.path}. `ingot check` says whether a profile can use it."
+        )
+    for name, reason in found.refused:
+        click.echo(f"The cache pack {name} is not installed: {reason}.", err=True)
 
 
 def _trusted(public_key: str | None) -> tuple[PublicKey, ...]:

@@ -47,6 +47,7 @@ class PartSize(click.ParamType[int]):
     "--image", "images", multiple=True, metavar="[ROLE=]IMAGE", help="An image to use instead of the one from --tag."
 )
 @click.option("--cast", "casts", type=PATH, multiple=True, metavar="DIR", help="A cast to include.")
+@click.option("--pack", "packs", type=PATH, multiple=True, metavar="DIR", help="A cache pack to include.")
 @click.option("--compose", type=PATH, metavar="DIR", help="The folder of the compose files.  [default: this checkout]")
 @click.option("--release", metavar="NAME", help="The release's name.  [default: the images' version and revision]")
 @click.option("--sign", type=PATH, metavar="KEY", help="The secret key to sign with; see `ingot bundle key`.")
@@ -61,6 +62,7 @@ def create(
     tag: str | None,
     images: tuple[str, ...],
     casts: tuple[Path, ...],
+    packs: tuple[Path, ...],
     compose: Path | None,
     release: str | None,
     sign: Path | None,
@@ -71,7 +73,7 @@ def create(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Create a bundle: with --tag or --image one that installs the appliance, otherwise one of models only."""
+    """Create a bundle: with --tag or --image one that installs the appliance, else one of models and cache packs."""
     from appliance.bundle import pack
     from appliance.bundle.password import asker
     from appliance.bundle.progress import shown
@@ -87,21 +89,22 @@ def create(
             raise BundleError(
                 "unsigned", "a bundle with images must be signed, as install.sh accepts no other; add --sign KEY"
             )
-        if not with_images and (casts or compose or not models):
+        if not with_images and (casts or compose or not (models or packs)):
             raise BundleError(
                 "nothing-to-bundle",
-                "there is nothing to bundle; add --model DIR, or --tag TAG for the appliance's images",
+                "there is nothing to bundle; add --model DIR or --pack DIR, or --tag TAG for the appliance's images",
             )
         stage = None
         if with_images:
             from appliance.bundle.appliance_parts import Wanted, stager
 
-            stage = stager(Wanted(tag, images, compose, release, tuple(casts), allow_stand_in))
+            stage = stager(Wanted(tag, images, compose, release, casts, packs, allow_stand_in))
         order = pack.Order(
             out=out.absolute(),
             key=Key.read(sign, asker(str(sign), password_file)) if sign else None,
             models=[model.absolute() for model in models],
             casts=casts,
+            packs=[folder.absolute() for folder in packs],
             part_size=split,
             stage_appliance=stage,
         )
@@ -111,7 +114,7 @@ def create(
         click.echo(msgspec.json.encode(written))
         return
     what = [f"release {written.release} for {written.machine}"] if written.images else []
-    what += [f"model {model.name}" for model in written.models]
+    what += [f"model {model.name}" for model in written.models] + [str(note) for note in written.packs]
     parts = f" in {len(written.parts.sha256) + 1} parts" if written.parts else ""
     click.echo(
         f"{out}{parts} contains {', '.join(what)}; {len(written.files):,} files, {written.total_bytes / 2**30:.2f} GiB."

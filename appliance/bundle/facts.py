@@ -29,6 +29,7 @@ def facts(manifest: Manifest) -> dict[str, str]:
         "MODEL_BYTES": str(sum(file.size for file in manifest.below("models/"))),
         "MODELS": " ".join(model.name for model in manifest.models),
         "CASTS": " ".join(manifest.casts),
+        "PACKS": " ".join(pack.name for pack in manifest.packs),
     }
 
 

@@ -52,6 +52,10 @@ class Chosen:
     def architecture(self) -> str:
         return self.labels.get("ingot.arch", "") if self.variant == "cuda" else ""
 
+    @property
+    def vllm(self) -> bool:
+        return self.role == "engine" and self.labels.get("ingot.vllm") == "1"
+
     def row(self, tag: str) -> BundledImage:
         """The image's entry in the manifest."""
         return BundledImage(
@@ -65,7 +69,7 @@ class Chosen:
             licenses=self.labels.get(f"{LABEL}licenses", ""),
             variant=self.variant,  # type: ignore[arg-type]  # checked below
             architecture=self.architecture,
-            vllm=self.role == "engine" and self.labels.get("ingot.vllm") == "1",
+            vllm=self.vllm,
             stand_in=self.labels.get(STAND_IN, ""),
         )
 

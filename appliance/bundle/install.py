@@ -48,10 +48,7 @@ def install_models(
     """
     with Archive(path) as archive, only_one(models_folder):
         outline = read_head(archive, trusted)
-        if not (outline.trusted or allow_untrusted):
-            raise UntrustedError(
-                "untrusted" if outline.signed_by else "unsigned", untrusted_text(archive.name, outline)
-            )
+        require_trusted(archive, outline, allow_untrusted)
         chosen = _chosen(outline, names, models_folder)
         marks = {name: _incoming(models_folder, name, outline) for name in chosen}
         for name, incoming in marks.items():
@@ -74,6 +71,12 @@ def install_models(
             if not isinstance(error, StoppedError):
                 part_check.name_the_bad(archive.source, outline.manifest.parts, report, stop)
             raise
+
+
+def require_trusted(archive: Archive, outline: Outline, allow_untrusted: bool) -> None:
+    """Raises UntrustedError unless a trusted key has signed the bundle, or that does not matter."""
+    if not (outline.trusted or allow_untrusted):
+        raise UntrustedError("untrusted" if outline.signed_by else "unsigned", untrusted_text(archive.name, outline))
 
 
 def untrusted_text(name: str, outline: Outline) -> str:

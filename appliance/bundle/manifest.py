@@ -7,14 +7,16 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from appliance.bundle.errors import BundleError
-from appliance.bundle.names import ARCHITECTURE, MANIFEST, MODEL, RELEASE
+from appliance.bundle.names import ARCHITECTURE, MANIFEST, MODEL, PACK, RELEASE
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Role = Literal["gate", "console", "engine"]
 # What bundle.env can hold, and a shell cannot misread.
 Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._:/-]*$", max_length=256)]
+# What a terminal shows as it is.
+Text = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=8192)]
 
 
 # In each of these a name that we do not know is refused: it would be a field that nobody checks.
@@ -53,6 +55,18 @@ class ModelNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     digest: str
 
 
+class PackNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cache pack by its name: the checkpoint digest of its model, the processor and the vLLM that it is for."""
+
+    name: Word
+    model: Text
+    processor: Text
+    vllm: Text
+
+    def __str__(self) -> str:
+        return f"cache pack {self.name} (vLLM {self.vllm or 'unknown'}, {self.processor.partition(' (')[0]})"
+
+
 class Parts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the file was cut: `size` bytes each but the last, and the SHA-256 of each part but the first, which holds
     this manifest and so cannot say its own. With it, a part that is damaged or in another's place can be named."""
@@ -75,6 +89,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     images: tuple[BundledImage, ...] = ()
     models: tuple[ModelNote, ...] = ()
     casts: tuple[Word, ...] = ()
+    packs: tuple[PackNote, ...] = ()
     files: tuple[BundledFile, ...]
     parts: Parts | None = None
 
@@ -123,21 +138,25 @@ def _fault(manifest: Manifest) -> str | None:
     """What the manifest's own rows say against each other."""
     roles = [image.role for image in manifest.images]
     models = [model.name for model in manifest.models]
+    packs = [pack.name for pack in manifest.packs]
     has = {tuple(file.path.split("/")[:2]) for file in manifest.files}
     if not RELEASE.fullmatch(manifest.release):
         return f"names the release {manifest.release!r}, which is not a valid name"
     if manifest.kind == "appliance" and (sorted(roles) != ["console", "engine", "gate"] or not manifest.machine):
         return f"is for an appliance but lists the images {', '.join(roles) or 'none'}, not engine, console and gate"
-    if manifest.kind == "models" and (roles or manifest.casts or not models):
-        return "is for a bundle of models but lists images or casts, or no models"
+    if manifest.kind == "models" and (roles or manifest.casts or not (models or packs)):
+        return "is for a bundle of models but lists images or casts, or neither models nor cache packs"
     if bad := [name for name in models if not MODEL.fullmatch(name)]:
         return f"names a model {bad[0]!r}, which is not a valid name"
+    if bad := [name for name in packs if not PACK.fullmatch(name)]:
+        return f"names a cache pack {bad[0]!r}, which is not a valid name"
     if bad := [name for name in manifest.casts if not ARCHITECTURE.fullmatch(name)]:
         return f"names a cast {bad[0]!r}, which is not an architecture"
     for folder, named in (
         ("images", [f"{role}.tar.zst" for role in roles]),
         ("models", models),
         ("casts", list(manifest.casts)),
+        ("packs", packs),
     ):
         if {name for first, *rest in has if first == folder for name in rest} != set(named):
             return f"lists {', '.join(named) or 'nothing'} for {folder}/ but has other files there"

@@ -20,6 +20,7 @@ _PATH: Final = re.compile(rf"{_PART}(/{_PART})*")
 RELEASE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # what Docker allows in a tag
 MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 ARCHITECTURE: Final = re.compile(r"sm_[0-9]{2,3}[a-z]?")
+PACK: Final = MODEL  # what a cache pack may be called
 # What may follow the head, in this order.
 CONTENT: Final = (
     *(re.compile(rf"images/{role}\.tar\.zst") for role in ROLES),
@@ -27,6 +28,7 @@ CONTENT: Final = (
     re.compile(rf"sbom/({'|'.join(ROLES)})\.cdx\.json"),
     re.compile(rf"licences/({'|'.join(ROLES)})/.+"),
     re.compile(rf"casts/{ARCHITECTURE.pattern}/.+"),
+    re.compile(rf"packs/{PACK.pattern}/(pack\.json(\.minisig)?|signer\.pub|objects/[0-9a-f]{{64}})"),
     re.compile(rf"models/{MODEL.pattern}/.+"),
 )
 

@@ -19,6 +19,7 @@ import msgspec
 
 from appliance import __version__
 from appliance.bundle import checksums, facts, manifest, names, tar_header
+from appliance.bundle.cache_packs import pack_entries
 from appliance.bundle.copying import Copier, Progress
 from appliance.bundle.entries import Entry, cast_entries, check_names, model_entries
 from appliance.bundle.errors import BundleError
@@ -53,6 +54,7 @@ class Order:
     key: Key | None
     models: Sequence[Path] = ()
     casts: Sequence[Path] = ()
+    packs: Sequence[Path] = ()
     part_size: int | None = None
     stage_appliance: Callable[[Path, Report], Appliance] | None = None
     stop: threading.Event | None = None
@@ -68,7 +70,12 @@ def create(order: Order, report: Report = lambda what, done, total: None) -> Man
     refuse_existing(order)
     models = [model_entries(folder) for folder in order.models]
     casts = [cast_entries(folder) for folder in order.casts]
-    folders = [entry for _, entries in (*casts, *models) for entry in entries]
+    packs = [pack_entries(folder) for folder in order.packs]
+    folders = [
+        *(entry for _, entries in casts for entry in entries),
+        *(entry for _, entries in packs for entry in entries),
+        *(entry for _, entries in models for entry in entries),
+    ]
     check_names(folders)
     require_room(order.out.parent, sum(tar_header.stored(entry.size) for entry in folders))
     with staging(order.out) as folder:
@@ -87,6 +94,7 @@ def create(order: Order, report: Report = lambda what, done, total: None) -> Man
                 ModelNote(name=path.name, digest=digest) for path, (digest, _) in zip(order.models, models, strict=True)
             ),
             casts=tuple(architecture for architecture, _ in casts),
+            packs=tuple(note for note, _ in packs),
             files=tuple(BundledFile(path=entry.path, size=entry.size, sha256=UNKNOWN) for entry in entries),
         )
         installer = appliance.installer if appliance else None

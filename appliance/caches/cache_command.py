@@ -91,9 +91,9 @@ def verify(path: Path, as_json: bool) -> None:
 
     Exits with 3 if the pack is whole but nobody trusted here has signed it.
     """
+    from appliance.bundle.cache_packs import signed_by
     from appliance.bundle.trust import trusted_keys
-    from appliance.caches.carry import signed_by
-    from appliance.caches.carry import verify as verify_pack
+    from appliance.vllm.cache_packs.pack import verify as verify_pack
 
     with _told(as_json):
         key, is_trusted = signed_by(path, trusted_keys(Home.from_environment()))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from appliance.home import sync_folder, write_atomically
 from appliance.vllm.cache_packs.facts import Facts
 from appliance.vllm.cache_packs.pack import (
-    FILES,
     MANIFEST,
     NAME,
+    OBJECTS,
     PACKED,
     SIGNATURE,
     SIGNER,
@@ -54,8 +54,8 @@ def make_pack(
     partial = out.with_name(f".partial-{out.name}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        (partial / FILES).mkdir(parents=True)
-        files = tuple(_copy(caches, path, partial / FILES) for path in _compiled(caches))
+        (partial / OBJECTS).mkdir(parents=True)
+        files = tuple(_copy(caches, path, partial / OBJECTS) for path in _compiled(caches))
         if not files:
             raise PackError("nothing-compiled", f"{caches} holds no compiled code; start the profile first")
         pack = Pack(
@@ -96,14 +96,14 @@ def _is_within(path: Path, caches: Path) -> bool:
     return resolved.is_file() and resolved.is_relative_to(caches.resolve())
 
 
-def _copy(caches: Path, path: str, files: Path) -> PackFile:
-    source, target = caches / path, files / path
+def _copy(caches: Path, path: str, objects: Path) -> PackFile:
+    source = caches / path
     with source.open("rb") as opened:
         before = os.fstat(opened.fileno())
         content = opened.read()
         after = os.fstat(opened.fileno())
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or not stat.S_ISREG(after.st_mode):
         raise PackError("changed", f"{source} changed while it was read; make the pack once the engine is ready")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(content)
-    return PackFile(path, len(content), hashlib.sha256(content).hexdigest(), after.st_mtime_ns)
+    file = PackFile(path, len(content), hashlib.sha256(content).hexdigest(), after.st_mtime_ns)
+    (objects / file.sha256).write_bytes(content)
+    return file

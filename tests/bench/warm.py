@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from appliance.engine_process.process_tree import command_of, descendants
+from appliance.vllm.cache_packs.pack import read_pack
 from appliance.vllm.no_jit import hook
 from tests.bench import shapes
 from tests.bench.servers import Server
@@ -138,7 +139,7 @@ class Bench:
         subprocess.run(command, env=self._variables(self._folder / "cold"), check=True)
 
     def _new_files(self, home: Path) -> list[str]:
-        packed = {str(path) for path in _files(self._pack / "files")}
+        packed = {file.path for file in read_pack(self._pack).pack.files}
         return sorted(str(path) for caches in (home / "caches").glob("vllm*") for path in _files(caches)
                       if str(path) not in packed)  # fmt: skip
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def make(
     temperature: str = "0",
     schema: str = "0002",
     script: tuple[str, str] = ("", ""),
+    packs: Sequence[Path] = (),
 ) -> Path:
     """A bundle whose images are their tags: the stand-in loads no others."""
 
@@ -77,7 +79,7 @@ def make(
     if not model.exists():
         write_checkpoint(model)
         (model / "generation_config.json").write_text(f'{{"temperature": {temperature}}}')
-    create(Order(folder / "bundle.tar", key, [model], part_size=part_size, stage_appliance=stage))
+    create(Order(folder / "bundle.tar", key, [model], packs=packs, part_size=part_size, stage_appliance=stage))
     shutil.rmtree(folder / "source")
     return folder / "bundle.tar"
 

@@ -25,6 +25,7 @@ from appliance.bundle.outline import read_outline
 from appliance.bundle.signature import PublicKey
 from appliance.bundle.verify import verify
 from kernels.cast import manifest as cast_manifest
+from tests.bundle.carried_pack import written
 from tests.bundle.conftest import code_of, members_of, refusal, write_members
 
 MIGRATIONS = {
@@ -149,7 +150,7 @@ def test_everything_of_a_release_is_in_it_in_the_order_of_the_contract(docker, f
     assert os.access(folder / "out" / "install.sh", os.X_OK)
     facts = dict(line.split("=", 1) for line in said["bundle.env"].decode().splitlines())
     assert facts == {
-        "FORMAT": "2",
+        "FORMAT": "3",
         "KIND": "appliance",
         "RELEASE": "1.2-abcdef012345",
         "INGOT_VERSION": "1.2",
@@ -166,6 +167,7 @@ def test_everything_of_a_release_is_in_it_in_the_order_of_the_contract(docker, f
         "MODEL_BYTES": str(sum(file.stat().st_size for file in model.iterdir())),
         "MODELS": "tiny",
         "CASTS": "",
+        "PACKS": "",
     }
 
 
@@ -272,6 +274,18 @@ def test_a_cast_that_the_engine_cannot_use_or_that_is_damaged_is_refused(docker,
     (cast / "triton" / "KEY" / "k.cubin").write_bytes(b"cubim")
     refused(folder, "damaged", "--cast", cast)
     refused(folder, "not-a-cast", "--cast", folder)
+
+
+def test_a_cache_pack_goes_along_with_an_engine_that_could_use_it(docker, folder):
+    pack = written(folder, processor="NVIDIA H100 80GB HBM3, sm_90").path
+    labelled(docker, "engine", ingot__variant="cuda", ingot__arch="sm_90")
+    refused(folder, "pack-mismatch", "--pack", pack)
+    labelled(docker, "engine", ingot__variant="cuda", ingot__arch="sm_120", ingot__vllm="1")
+    refused(folder, "pack-mismatch", "--pack", pack)
+    assert docker.saved == []
+    labelled(docker, "engine", ingot__variant="cuda", ingot__arch="sm_90", ingot__vllm="1")
+    done = create(folder, "--pack", pack)
+    assert done.exit_code == 0, done.output
 
 
 def test_what_was_looked_at_is_what_is_taken(docker, folder):

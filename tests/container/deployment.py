@@ -54,11 +54,12 @@ class Deployment:
     """The three containers, and a browser's session with the console in them."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` holds what the containers see of this machine: models/, which the console writes, and media/."""
-        self.models, self.media = folder / "models", folder / "media"
-        self.models.mkdir()
-        self.media.mkdir()
-        for path in (folder, self.media):
+        """`folder` holds what the containers see of this machine: models/, which the console writes, media/ and
+        cache-packs/."""
+        self.models, self.media, self.cache_packs = folder / "models", folder / "media", folder / "cache-packs"
+        for path in (self.models, self.media, self.cache_packs):
+            path.mkdir()
+        for path in (folder, self.media, self.cache_packs):
             path.chmod(0o755)
         self.models.chmod(0o777)  # the containers' user is not the one who runs this
         self.console = f"http://127.0.0.1:{free_port()}"
@@ -69,6 +70,7 @@ class Deployment:
             "INGOT_TAG": TAG,
             "INGOT_MODELS": str(self.models),
             "INGOT_MEDIA": str(self.media),
+            "INGOT_CACHE_PACKS": str(self.cache_packs),
             "INGOT_CONSOLE_PORT": self.console.rsplit(":", 1)[1],
             "INGOT_ENGINE_PORT": self.engine.rsplit(":", 1)[1],
         }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 
 import pytest
 
+from tests.bundle.carried_pack import written
 from tests.container.deployment import ROOT, build_elsewhere
 
 # The console writes the models that it imports; the engine only reads them.
@@ -35,6 +37,21 @@ def test_containers_are_confined(deployment, service):
     assert writable == WRITABLE[service]
     if service != "gate":
         assert container["Config"]["User"] == {"engine": "ingot-engine", "console": "ingot"}[service]
+
+
+def test_the_engine_finds_the_cache_packs_of_the_site(deployment, tmp_path):
+    """In a folder that it cannot write; the console has no business there."""
+    made = written(tmp_path)
+    shutil.copytree(made.path, deployment.cache_packs / made.pack.name)
+    try:
+        [pack] = json.loads(deployment.compose("exec", "-T", "engine", "ingot", "cache", "list", "--json"))["packs"]
+        assert (pack["path"], pack["files"]) == ("/cache-packs/chat-h100", len(made.pack.files))
+        verified = deployment.compose(
+            "exec", "-T", "engine", "sh", "-c", "ingot cache verify /cache-packs/chat-h100; test $? = 3"
+        )
+        assert "chat-h100" in verified
+    finally:
+        shutil.rmtree(deployment.cache_packs / made.pack.name)
 
 
 def test_only_the_gate_sees_docker(deployment):

@@ -3,6 +3,7 @@ The tests build on each other, in the order in which they stand."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
+from tests.bundle.carried_pack import written
 from tests.container.airgap import AirGap
 from tests.container.deployment import ENGINE
 from tests.running import INGOT, wait_for
@@ -299,6 +301,20 @@ def test_an_upgrade_keeps_the_state(site):
     assert "before" in site.profiles()
     assert site.ask() > 0
     assert "ingot-engine:2.0" in site.gap.docker("ps", "--format", "{{.Image}}")
+
+
+def test_a_bundle_of_packs_reaches_the_engine(site):
+    """Carried to a machine that runs, in a bundle of their own; the engine finds it without a restart."""
+    bundle = site.first.parent.parent / "packs.bundle"
+    pack = written(bundle.parent / "packing").path
+    key = bundle.parent / "signer.key"
+    _run(*INGOT, "bundle", "create", "--pack", pack, "--sign", key, "--out", bundle)
+    before = site.started_at()
+    status, told = site.again(bundle)
+    assert status == 0, told
+    shown = site.gap.docker("exec", ENGINE, "ingot", "cache", "list", "--json")
+    assert [one["path"] for one in json.loads(shown)["packs"]] == ["/cache-packs/chat-h100"]
+    assert site.started_at() == before
 
 
 def test_roll_back_brings_the_version_before_with_its_data(site):

@@ -95,14 +95,12 @@ def test_an_image_may_bring_a_pack(compiling: str, tmp_path: Path) -> None:
     (tmp_path / "caches/triton/AB/kernel.cubin").write_bytes(b"cubin")
     facts = Facts(model="sha256:1", folder="/models/one", installed="/opt/vllm", versions={}, processor="H100")
     make_pack(tmp_path / "caches", tmp_path / "chat-h100", profile="chat", cold_s=90, facts=facts)
-    (tmp_path / "Dockerfile").write_text(
-        f"FROM {compiling}\nCOPY chat-h100 /opt/packs/chat-h100\nENV INGOT_CACHE_PACKS=/opt/packs\n"
-    )
+    (tmp_path / "Dockerfile").write_text(f"FROM {compiling}\nCOPY chat-h100 /opt/ingot/cache-packs/chat-h100\n")
     image = "ingot-engine:test-vllm-pack"
     run(["docker", "build", f"--tag={image}", str(tmp_path)], os.environ, timeout_s=600)
     try:
         [pack] = json.loads(inside(image, "ingot", "cache", "list", "--json"))["packs"]
-        assert (pack["path"], pack["files"]) == ("/opt/packs/chat-h100", 1)
+        assert (pack["path"], pack["files"]) == ("/opt/ingot/cache-packs/chat-h100", 1)
         assert inspected(image)["Config"]["Labels"] == inspected(compiling)["Config"]["Labels"]
     finally:
         run(["docker", "rmi", image], os.environ)

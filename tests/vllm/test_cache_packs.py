@@ -12,10 +12,11 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from appliance.bundle.cache_packs import signed_by
 from appliance.bundle.errors import BundleError, UntrustedError
 from appliance.bundle.signature import Key, PublicKey
 from appliance.caches import carry
-from appliance.caches.carry import add, signed_by, verify
+from appliance.caches.carry import add
 from appliance.caches.collect import make_pack
 from appliance.hardware import Inventory
 from appliance.home import Home
@@ -24,7 +25,7 @@ from appliance.preflight import PreflightContext, run
 from appliance.preflight.surroundings import Surroundings
 from appliance.vllm.cache_packs import store
 from appliance.vllm.cache_packs.facts import COMPILERS, Facts, differences, facts_of
-from appliance.vllm.cache_packs.pack import MANIFEST, PackError, PackFolder, encode, is_path, read_pack
+from appliance.vllm.cache_packs.pack import MANIFEST, OBJECTS, PackError, PackFolder, encode, is_path, read_pack, verify
 from appliance.vllm.cache_packs.store import folders, judge
 from appliance.vllm.cache_packs.working_copy import clear_orphans, working_copy
 from appliance.vllm.plan import VllmPlan
@@ -91,6 +92,15 @@ def facts(
     found = facts_of(plan, source, inventory, environ)
     assert found is not None
     return found
+
+
+def packed(found: PackFolder) -> dict[str, bytes]:
+    """What a pack's files contain, by their paths."""
+    return {file.path: found.object(file).read_bytes() for file in found.pack.files}
+
+
+def object_of(found: PackFolder, path: str) -> Path:
+    return next(found.object(file) for file in found.pack.files if file.path == path)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -191,8 +201,8 @@ def test_each_fact_is_compared(change: dict[str, Any]) -> None:
 
 
 def test_a_pack_has_what_was_compiled_and_nothing_else(made: PackFolder) -> None:
-    assert content(made.path / "files") == COMPILED
-    assert {file.path for file in made.pack.files} == set(COMPILED)
+    assert packed(made) == COMPILED
+    assert len(list((made.path / OBJECTS).iterdir())) == len(set(COMPILED.values()))
     assert made.pack.bytes == sum(map(len, COMPILED.values()))
     assert (made.pack.name, made.pack.facts, made.pack.cold_s) == ("one", FACTS, 116.2)
     assert verify(made.path) == made
@@ -203,7 +213,7 @@ def test_links_are_followed_only_within_the_caches(caches: Path, tmp_path: Path)
     (caches / "triton" / "AB" / "stolen").symlink_to(tmp_path / "secret")
     (caches / "triton" / "AB" / "alias").symlink_to("kernel.cubin")
     made = make_pack(caches, tmp_path / "one", profile="chat", cold_s=1, facts=FACTS)
-    assert content(made.path / "files") == COMPILED | {"triton/AB/alias": b"cubin"}
+    assert packed(made) == COMPILED | {"triton/AB/alias": b"cubin"}
 
 
 def test_nothing_is_left_where_none_can_be_made(caches: Path, tmp_path: Path, made: PackFolder) -> None:
@@ -250,7 +260,7 @@ def test_a_terminal_shows_facts_as_they_are(made: PackFolder, facts: dict[str, A
         read_pack(made.path)
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"format": 9}', b'{"format": 1, "name": "x"}', b"\xff\xfe"])
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"format": 9}', b'{"format": 2, "name": "x"}', b"\xff\xfe"])
 def test_a_damaged_list_is_an_error_of_the_pack(made: PackFolder, raw: bytes) -> None:
     (made.path / MANIFEST).write_bytes(raw)
     with pytest.raises(PackError):
@@ -290,6 +300,10 @@ def test_an_image_may_bring_packs(home: Home) -> None:
     own = home.root / "cache-packs"
     assert folders(home, {}) == (own,)
     assert folders(home, {"INGOT_CACHE_PACKS": "/opt/packs"}) == (own, Path("/opt/packs"))
+    assert folders(home, {"INGOT_CACHE_PACKS": "/opt/packs:/cache-packs"})[1:] == (
+        Path("/opt/packs"),
+        Path("/cache-packs"),
+    )
     assert folders(home, {"INGOT_CACHE_PACKS": "relative"}) == (own,)
 
 
@@ -332,7 +346,7 @@ def test_a_launch_works_on_a_copy_that_later_ones_find_again(made: PackFolder, t
     (copy / "triton" / "new").write_bytes(b"compiled since")
     assert working_copy(made, tmp_path / "home") == copy
     assert content(copy) == COMPILED | {"triton/new": b"compiled since"}
-    assert content(made.path / "files") == COMPILED
+    assert packed(made) == COMPILED
 
 
 def test_copies_of_packs_that_are_gone_go(made: PackFolder, caches: Path, tmp_path: Path) -> None:
@@ -349,7 +363,7 @@ def test_copies_of_packs_that_are_gone_go(made: PackFolder, caches: Path, tmp_pa
 
 @pytest.mark.parametrize("harm", ["changed", "missing", "linked", "longer", "folder", "in a linked folder"])
 def test_nothing_of_a_damaged_pack_is_used(made: PackFolder, tmp_path: Path, harm: str) -> None:
-    victim = made.file("triton/AB/kernel.cubin")
+    victim = object_of(made, "triton/AB/kernel.cubin")
     victim.unlink()
     match harm:
         case "changed":
@@ -399,7 +413,7 @@ def test_a_pack_that_somebody_trusted_signed_is_taken_over_whole(signed: PackFol
     packs = tmp_path / "packs"
     packs.mkdir()
     added = add(signed.path, packs, [key.public])
-    assert (added.path, added.digest, content(added.path / "files")) == (packs / "one", signed.digest, COMPILED)
+    assert (added.path, added.digest, packed(added)) == (packs / "one", signed.digest, COMPILED)
     assert signed_by(added.path, [key.public]) == (key.public.id, True)
     assert add(signed.path, packs, [key.public]) == added
 
@@ -451,12 +465,12 @@ def test_a_damaged_one_is_replaced(signed: PackFolder, tmp_path: Path, key: Key,
     packs = tmp_path / "packs"
     packs.mkdir()
     added = add(signed.path, packs, [key.public])
-    (added.path / MANIFEST if harm == "list" else added.file("triton/AB/kernel.cubin")).write_bytes(b"{")
+    (added.path / MANIFEST if harm == "list" else object_of(added, "triton/AB/kernel.cubin")).write_bytes(b"{")
     assert verify(add(signed.path, packs, [key.public]).path).digest == signed.digest
 
 
 def test_a_linked_folder_is_not_listed(made: PackFolder, tmp_path: Path) -> None:
-    (made.path / "files" / "inductor" / "more").symlink_to(tmp_path)
+    (made.path / OBJECTS / "more").symlink_to(tmp_path)
     with pytest.raises(PackError) as raised:
         verify(made.path)
     assert raised.value.code == "unlisted"
@@ -473,7 +487,7 @@ def test_packs_that_may_not_be_read_are_told(made: PackFolder, monkeypatch: pyte
 
 
 def test_a_file_that_is_not_listed_is_found(made: PackFolder) -> None:
-    (made.path / "files" / "triton" / "extra.so").write_bytes(b"\x7fELF")
+    (made.path / OBJECTS / ("0" * 64)).write_bytes(b"\x7fELF")
     with pytest.raises(PackError) as raised:
         verify(made.path)
     assert raised.value.code == "unlisted"

@@ -348,7 +348,8 @@ def test_a_launch_with_a_pack_compiles_into_a_copy_of_it(tmp_path: Path, program
         assert server_of(engine).environ()["TRITON_CACHE_DIR"] == str(copy / "triton")
 
     shutil.rmtree(copy)
-    (pack / "files" / "triton" / "AB" / "kernel.cubin").write_bytes(b"CUBIN")
+    [compiled] = (pack / "objects").iterdir()
+    compiled.write_bytes(b"CUBIN")
     with started(tmp_path, program) as engine:
         engine.wait("ready", timeout_s=30)
         assert server_of(engine).environ()["TRITON_CACHE_DIR"] == str(home / "caches" / "vllm" / "triton")

@@ -27,7 +27,8 @@ engine=ingot-engine
 volume=${project}_state
 mark=.installation  # in DIR: the number of this installation, and which names below DIR were there before it
 # What an install puts below DIR, beside links to compose files. --purge deletes these and nothing else.
-ours='releases current previous models backups casts .env trusted.pub install.sh install.log .staging .rollback'
+ours='releases current previous models backups casts cache-packs .env trusted.pub install.sh install.log .staging
+    .rollback'
 owner=10001         # group of the containers' user, which may write models
 margin=200000000    # bytes that stay free beside what is counted
 silent_s=600        # an engine that makes no progress for so long is given up

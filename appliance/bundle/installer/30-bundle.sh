@@ -67,8 +67,8 @@ read_head() {
     [ -s "$head/bundle.env" ] && [ -s "$head/SHA256SUMS" ] && [ -s "$head/SHA256SUMS.minisig" ] ||
         die 4 "$bundle is not a signed Ingot bundle: bundle.env, SHA256SUMS or SHA256SUMS.minisig is" \
             "missing. Is it complete, and the right file?"
-    [ "$(value FORMAT)" = 2 ] || die 4 "The bundle has format '$(value FORMAT)', and this install.sh reads" \
-        "format 2. Use the install.sh that came with the bundle."
+    [ "$(value FORMAT)" = 3 ] || die 4 "The bundle has format '$(value FORMAT)', and this install.sh reads" \
+        "format 3. Use the install.sh that came with the bundle."
     kind=$(value KIND)
     release=$(value RELEASE)
     variant=$(value VARIANT)

@@ -3,6 +3,8 @@
 
 models_of_bundle() { sed -n 's|^[^ ]*  models/\([^/]*\)/.*|\1|p' "$head/SHA256SUMS" | sort -u; }
 
+packs_of_bundle() { sed -n 's|^[^ ]*  packs/\([^/]*\)/.*|\1|p' "$head/SHA256SUMS" | sort -u; }
+
 # image_of ROLE FILE: the id that Docker gave it here; ids differ between Docker's ways to store images.
 image_of() { sed -n "s/^$1 //p" "$2" 2>/dev/null | tail -n 1; }
 
@@ -31,16 +33,25 @@ list_needed() {
             grep -E '  (compose|sbom|licences)/' "$head/SHA256SUMS" >>"$stage/needed" || :
         casts_are_there || grep '  casts/' "$head/SHA256SUMS" >>"$stage/needed" || :
     fi
+    for name in $(packs_of_bundle); do
+        pack_is_there "$name" || grep "  packs/$name/" "$head/SHA256SUMS" >>"$stage/needed"
+    done
     for name in $(models_of_bundle); do
         model_is_there "$name" || grep "  models/$name/" "$head/SHA256SUMS" >>"$stage/needed"
     done
     sort -o "$stage/needed" "$stage/needed"
 }
 
-# Is every file of a model, or of the casts, in its place with its hash? The models folder may have another name.
+# Is every file of a model, of a cache pack, or of the casts, in its place with its hash? The models folder may have
+# another name.
 model_is_there() {
     grep "  models/$1/" "$head/SHA256SUMS" | sed 's|  models/|  |' |
         (cd "$models" && sha256sum -c --status 2>/dev/null)
+}
+
+pack_is_there() {
+    grep "  packs/$1/" "$head/SHA256SUMS" | sed 's|  packs/|  cache-packs/|' |
+        (cd "$dir" && sha256sum -c --status 2>/dev/null)
 }
 
 casts_are_there() {

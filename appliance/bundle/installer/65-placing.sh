@@ -80,6 +80,22 @@ place_models() {
             "$(tail -n 1 "$log")"
 }
 
+# Cache packs, which the engine reads in DIR/cache-packs. One of the same name with another content is replaced: a
+# launch takes none that does not fit it.
+place_packs() {
+    mkdir -p "$dir/cache-packs"
+    for name in $(packs_of_bundle); do
+        [ -d "$stage/files/packs/$name" ] || continue
+        chmod -R a+rX "$stage/files/packs/$name"
+        rm -rf "$dir/cache-packs/.incoming-$name"
+        mv -T "$stage/files/packs/$name" "$dir/cache-packs/.incoming-$name"
+        rm -rf "${dir:?}/cache-packs/$name"
+        mv -T "$dir/cache-packs/.incoming-$name" "$dir/cache-packs/$name"
+        say "The cache pack $name is in $dir/cache-packs. The engine says at its start whether it can use it."
+    done
+    chmod a+rX "$dir/cache-packs"
+}
+
 # swap_models FROM TO: what of TO the install of FROM had put aside comes back, and what FROM had stands aside.
 swap_models() {
     [ -f "$dir/releases/$1/aside" ] || return 0

@@ -26,14 +26,16 @@ install() {
     extract
     if [ "$kind" = models ]; then
         place_models
+        place_packs
         rm -rf "$stage"
-        say "Create a profile for each new model on the console's Models page."
+        [ -z "$(models_of_bundle)" ] || say "Create a profile for each new model on the console's Models page."
         return
     fi
     finish_loading
     place_release
     [ "$release" = "$installed" ] || upgrade
     place_models
+    place_packs
     if [ "$release" = "$installed" ] && [ -e "$dir/current/installed" ] && runs "$release"; then
         rm -rf "$stage"
         say "Nothing to do: $release is installed, its images and models are complete, and the console is" \

@@ -17,7 +17,7 @@ uninstall() {
         purge
         return
     fi
-    remove_ours releases current previous .staging .rollback casts install.sh ||
+    remove_ours releases current previous .staging .rollback casts cache-packs install.sh ||
         die 1 "Some files in $dir belong to other users and could not be deleted. Run this as root."
     say "Ingot is removed. Its data is kept in the Docker volume $volume and in $dir for a later install." \
         "--uninstall --purge deletes it."

@@ -53,6 +53,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     driver: Text = ""
     settings: dict[Text, Text] = {}
 
+    @property
+    def architecture(self) -> str:
+        """Of the GPUs, as compilers name it; empty on a CPU."""
+        return self.processor.rpartition(", ")[2] if self.driver else ""
+
 
 def facts_of(plan: VllmPlan, source: VllmSource, inventory: Inventory, environ: Mapping[str, str]) -> Facts | None:
     """What a planned launch depends on, in milliseconds; None where the model's digest cannot be computed. `environ` is
@@ -76,6 +81,23 @@ def facts_of(plan: VllmPlan, source: VllmSource, inventory: Inventory, environ: 
 def differences(pack: Facts, launch: Facts) -> list[str]:
     """Why code compiled for `pack` is not what `launch` would compile, the weightiest first; empty where it is."""
     return list(_differences(pack, launch))
+
+
+def foreign_to(pack: Facts, inventory: Inventory, vllm: str | None) -> list[str]:
+    """Why no launch on this machine can use a pack, whatever the profile, as far as that can be told: from a container
+    without its GPUs, or without a vLLM, it cannot. `vllm` is the version that is installed, where one is."""
+    reasons = []
+    kinds = {f"{gpu.name}, {gpu.architecture}": gpu for gpu in inventory.gpus}
+    if inventory.gpus and pack.driver:
+        if pack.processor.partition(" x ")[2] not in kinds and pack.processor not in kinds:
+            reasons.append(f"it is for {pack.processor}, and this machine has {' and '.join(kinds)}")
+        driver = (inventory.driver_version or "").partition(".")[0]
+        if driver and driver != pack.driver:
+            reasons.append(f"it was made with driver {pack.driver}, and this machine has {driver}")
+    made_with = pack.versions.get("vllm")
+    if vllm is not None and made_with is not None and made_with != vllm:
+        reasons.append(f"it was made with vllm {made_with}, and {_here('vllm', vllm)}")
+    return reasons
 
 
 def _differences(pack: Facts, launch: Facts) -> Iterator[str]:

@@ -1,5 +1,6 @@
-"""A pack: a folder with `pack.json`, which lists its files, and these below `files/`. It is written once and never
-changed; where it is signed, `pack.json.minisig` and `signer.pub` lie beside."""
+"""A pack: a folder with `pack.json`, which lists its files, and what they contain in `objects/`, each by its SHA-256.
+It is written once and never changed; where it is signed, `pack.json.minisig` and `signer.pub` lie beside. Compilers
+give files names that not every medium can hold: so they stand in the list alone."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ from appliance.vllm.cache_packs.facts import Facts, Text
 from appliance.vllm.command_line import CACHES
 
 MANIFEST: Final = "pack.json"
-FILES: Final = "files"
+OBJECTS: Final = "objects"
 SIGNATURE: Final = "pack.json.minisig"
 SIGNER: Final = "signer.pub"
-FORMAT: Final = 2
+FORMAT: Final = 3
 MAX_MANIFEST_BYTES: Final = 64 << 20
 _PIECE: Final = 1 << 20
 
@@ -89,8 +90,9 @@ class PackFolder:
     pack: Pack
     digest: str
 
-    def file(self, path: str) -> Path:
-        return self.path / FILES / path
+    def object(self, file: PackFile) -> Path:
+        """Where the content of one of its files lies, which equal files share."""
+        return self.path / OBJECTS / file.sha256
 
 
 class _AnyFormat(msgspec.Struct):
@@ -142,10 +144,10 @@ def pass_on(folder: PackFolder, file: PackFile, write: Callable[[bytes], object]
     Raises:
         PackError: the file is missing, lies elsewhere, or is not what was packed.
     """
-    path = folder.file(file.path)
+    path = folder.object(file)
     digest = hashlib.sha256()
     try:
-        if path.resolve() != folder.path.resolve() / FILES / file.path:
+        if path.resolve() != folder.path.resolve() / OBJECTS / file.sha256:
             raise OSError(0, "it is a link")
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
             status = os.fstat(opened.fileno())
@@ -159,3 +161,21 @@ def pass_on(folder: PackFolder, file: PackFile, write: Callable[[bytes], object]
         raise PackError("damaged", f"{path} cannot be read ({error.strerror}); copy the pack again") from error
     if status.st_size != file.size or digest.hexdigest() != file.sha256:
         raise PackError("damaged", f"{path} is damaged: its checksum differs; copy the pack again")
+
+
+def verify(folder: Path) -> PackFolder:
+    """Compare the content of every file with its hash, and see that there is nothing else.
+
+    Raises:
+        PackError: something is missing, damaged, or not listed.
+    """
+    found = read_pack(folder)
+    contents = {file.sha256: file for file in found.pack.files}
+    for file in contents.values():
+        pass_on(found, file)
+    for name in sorted(os.listdir(folder / OBJECTS)):
+        if name not in contents:
+            raise PackError(
+                "unlisted", f"{str(folder / OBJECTS / name)!r} is not listed in {MANIFEST}; copy the pack again"
+            )
+    return found

@@ -13,13 +13,13 @@ from appliance.vllm.cache_packs.facts import Facts, differences
 from appliance.vllm.cache_packs.pack import PackError, PackFolder, read_pack
 
 VARIABLE: Final = "INGOT_CACHE_PACKS"
-"""Names a further folder of packs, such as one that an image brings."""
+"""Names further folders of packs, with colons between: what an image brings, and what the site's bundle brought."""
 
 
 def folders(home: Home, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Where packs lie, the state folder's own first: only its owner writes there."""
-    named = environ.get(VARIABLE, "")
-    return (home.root / "cache-packs", *((Path(named),) if named.startswith("/") else ()))
+    named = environ.get(VARIABLE, "").split(os.pathsep)
+    return (home.root / "cache-packs", *(Path(name) for name in named if name.startswith("/")))
 
 
 @dataclass(frozen=True)
