@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +37,7 @@ def pack(source: str | None, sign: Path | None, password_file: Path | None, out:
 
     home = Home.from_environment().create()
     with _told(as_json):
-        launched = last_launch(source, home, os.environ)
+        launched = last_launch(source, home)
         key = _key(sign, password_file) if sign else None
         folder = out.absolute() if out else home.root / "cache-packs" / launched.default_name
         folder.parent.mkdir(parents=True, exist_ok=True)

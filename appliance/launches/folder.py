@@ -27,6 +27,7 @@ PROFILE = "profile.yaml"
 RECORD = "launch.json"
 DIAGNOSIS = "diagnosis.json"
 STACKS = "stacks.txt"
+COMPILED = "compiled.json"
 
 LAUNCH_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 """What may name a launch: one folder name, never a path."""
@@ -74,6 +75,10 @@ class LaunchFolder:
     def stacks(self) -> Path:
         return self.path / STACKS
 
+    @property
+    def compiled(self) -> Path:
+        return self.path / COMPILED
+
     def write_record(self, record: LaunchRecord) -> None:
         write_atomically(self.path / RECORD, msgspec.json.format(msgspec.json.encode(record)))
 
@@ -88,6 +93,10 @@ class LaunchFolder:
 
     def write_stacks(self, text: str) -> None:
         write_atomically(self.stacks, text)
+
+    def write_compiled(self, text: str) -> None:
+        """Where the engine compiles and what that depends on, of an engine that does."""
+        write_atomically(self.compiled, text)
 
     def stored_record(self) -> LaunchRecord | None:
         """What launch.json says; None where it is missing, damaged, or may not be read by this user. The same object

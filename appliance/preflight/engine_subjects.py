@@ -15,7 +15,7 @@ from appliance.plan.launch import NativePlan
 from appliance.preflight.context import PreflightContext
 from appliance.preflight.subject import Subject
 from appliance.profile.schema import Profile
-from appliance.vllm.cache_packs.facts import facts_of
+from appliance.vllm.cache_packs.facts import Facts, facts_of
 from appliance.vllm.cache_packs.store import Judgement, folders, judge, packs
 from appliance.vllm.command_line import NOT_INHERITED, OFFLINE, Place, cache_variables
 from appliance.vllm.installation import read_installation
@@ -109,14 +109,18 @@ class VllmSubject(Subject):
     def cache_packs(self) -> Judgement:
         """Whether there is a pack of compiled code for this launch."""
         found = tuple(packs(folders(self.context.home, self.context.environ)))
-        plan = self._plan_without_pack if found else None
+        return judge(self._facts, found) if found else Judgement()
+
+    @cached_property
+    def _facts(self) -> Facts | None:
+        plan = self._plan_without_pack
         if plan is None or self.vllm_source is None:
-            return Judgement()
-        return judge(facts_of(plan, self.vllm_source, self.inventory, self.context.environ), found)
+            return None
+        return facts_of(plan, self.vllm_source, self.inventory, self.context.environ)
 
     def plan(self) -> VllmPlan | None:
         plan = self._plan_without_pack
-        return replace(plan, pack=self.cache_packs.pack) if plan else None
+        return replace(plan, pack=self.cache_packs.pack, facts=self._facts) if plan else None
 
     @cached_property
     def _plan_without_pack(self) -> VllmPlan | None:

@@ -155,6 +155,7 @@ class VllmLaunch(EngineLaunch):
 
     def _place(self, plan: VllmPlan) -> tuple[Place, list[str]]:
         """Where vLLM listens and compiles, and what the log says of that. A damaged pack costs time, not the start."""
+        from appliance.vllm.cache_packs import record
         from appliance.vllm.cache_packs.pack import PackError
         from appliance.vllm.cache_packs.store import folders, packs
         from appliance.vllm.cache_packs.working_copy import clear_orphans, working_copy
@@ -172,6 +173,8 @@ class VllmLaunch(EngineLaunch):
                 said.append(f"ingot: using the cache pack {plan.pack.pack.name}")
                 place = msgspec.structs.replace(place, caches=caches)
         place.caches.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if plan.facts is not None:
+            record.write(self.launch.folder, place.caches, plan.facts)
         watch.install(plan.profile, self._folder)
         return place, said
 

@@ -8,6 +8,7 @@ from appliance.checkpoint.memory import MemoryPlan
 from appliance.hardware.device import VISIBLE
 from appliance.hardware.gpu import Gpu
 from appliance.plan.launch import LaunchPlan
+from appliance.vllm.cache_packs.facts import Facts
 from appliance.vllm.cache_packs.pack import PackFolder
 from appliance.vllm_program import Program
 
@@ -16,13 +17,15 @@ from appliance.vllm_program import Program
 class VllmPlan(LaunchPlan):
     """vLLM covers more models than Ingot reads, and tells the sizes of those by itself. `gpus` are all that it takes on
     this host. `reads_uuids`: this vLLM finds them by UUID; older ones count them, as NVML does. `estimate` is what the
-    model will take, as far as that is known beforehand. `pack` holds what this launch would otherwise compile."""
+    model will take, as far as that is known beforehand. `pack` holds what this launch would otherwise compile, and
+    `facts` are what that depends on; None where the model's digest cannot be computed."""
 
     program: Program
     gpus: tuple[Gpu, ...] = ()
     reads_uuids: bool = True
     estimate: MemoryPlan | None = None
     pack: PackFolder | None = None
+    facts: Facts | None = None
 
     @property
     def taken(self) -> tuple[Gpu, ...]:

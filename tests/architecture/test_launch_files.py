@@ -8,7 +8,7 @@ import pytest
 from appliance.launches import folder
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = {folder.EVENTS, folder.LOG, folder.RECORD, folder.DIAGNOSIS, folder.STACKS}
+NAMES = {folder.EVENTS, folder.LOG, folder.RECORD, folder.DIAGNOSIS, folder.STACKS, folder.COMPILED}
 
 
 def modules():

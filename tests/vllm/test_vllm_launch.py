@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 from appliance.cli import main
 from appliance.engine_process.probe import PROBE_AFTER_S
+from appliance.vllm.cache_packs.pack import read_pack
 from tests.running import fetch, wait_for
 from tests.vllm.real import PROFILE, Engine, family, front_door
 from tests.vllm.stand_in import install
@@ -326,10 +327,11 @@ def test_figures_become_the_dashboards_load_and_our_counters(tmp_path: Path, pro
 
 
 def test_a_launch_with_a_pack_compiles_into_a_copy_of_it(tmp_path: Path, program: Path) -> None:
-    """Also where the pack is damaged by then: vLLM starts, with the caches that it had."""
+    """Also where the pack is damaged by then: vLLM starts, with the caches that it had. The pack is made from another
+    shell than the front door was started in: what it depends on is what the launch wrote down."""
     home = tmp_path / "home"
     caches = home / "caches" / "vllm" / "triton" / "AB"
-    packing = {"INGOT_HOME": str(home), "INGOT_VLLM": str(program)}
+    packing = {"INGOT_HOME": str(home), "INGOT_VLLM": "/nowhere", "TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
     with started(tmp_path, program) as engine:
         engine.wait("ready", timeout_s=30)
         caches.mkdir(parents=True)
@@ -339,6 +341,7 @@ def test_a_launch_with_a_pack_compiles_into_a_copy_of_it(tmp_path: Path, program
     assert made.exit_code == 0, made.output
     pack = Path(json.loads(made.stdout)["path"])
     assert pack.parent == home / "cache-packs"
+    assert "TORCHINDUCTOR_MAX_AUTOTUNE" not in read_pack(pack).pack.facts.settings
 
     with started(tmp_path, program) as engine:
         state = engine.wait("ready", timeout_s=30)

@@ -1,0 +1,62 @@
+"""A pack is made of what a launch wrote down of itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from appliance.caches.launched import last_launch
+from appliance.home import Home
+from appliance.launches.folder import LaunchFolder
+from appliance.protocol import LaunchRecord, State
+from appliance.vllm.cache_packs import record
+from appliance.vllm.cache_packs.facts import Facts
+from appliance.vllm.cache_packs.pack import PackError
+from tests.vllm.test_cache_packs import FACTS
+
+
+def launched(home: Home, number: int, document: dict[str, Any], ready_after_s: float | None, of: Facts | None) -> None:
+    folder = LaunchFolder.create(home, f"2026-11-26-{number:04d}")
+    folder.write_profile(document)
+    folder.write_record(
+        LaunchRecord(id=folder.id, profile=document["name"], started=float(number), ready_after_s=ready_after_s,
+                     state=State.STOPPED)
+    )  # fmt: skip
+    if of is not None:
+        record.write(folder, home.root / "caches" / "vllm", of)
+
+
+def test_a_pack_is_of_the_last_launch_that_became_ready_as_the_profile_stands(home: Home, tmp_path: Path) -> None:
+    document = {"schema": 1, "name": "chat", "engine": "vllm", "model": {"path": "tiny"}}
+    source = tmp_path / "profile.json"
+    source.write_text(json.dumps(document))
+    for number, (ready, of) in enumerate([(50.0, structs.replace(FACTS, driver="570")), (None, FACTS), (20.0, None)]):
+        launched(home, number, document, ready, of)
+    launched(home, 7, document | {"dtype": "float16"}, 9.0, FACTS)
+    assert last_launch(str(source), home).facts.driver == "570"
+    launched(home, 8, document, 90.0, FACTS)
+    launched(home, 9, document, 30.0, FACTS)
+    found = last_launch(str(source), home)
+    assert (found.facts, found.cold_s, found.caches) == (FACTS, 90.0, home.root / "caches" / "vllm")
+
+
+@pytest.mark.parametrize(("change", "code"), [({"engine": "native"}, "engine"), ({"name": "other"}, "not-launched")])
+def test_there_is_none_of_what_compiles_nothing_or_never_ran(
+    home: Home, tmp_path: Path, change: dict[str, Any], code: str
+) -> None:
+    source = tmp_path / "profile.json"
+    source.write_text(json.dumps({"name": "chat", "engine": "vllm", "model": {"path": "tiny"}} | change))
+    with pytest.raises(PackError) as raised:
+        last_launch(str(source), home)
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize("raw", [b"{", b"\xff", b'{"caches": "../../etc", "facts": {}}'])
+def test_what_was_written_down_badly_is_none(home: Home, raw: bytes) -> None:
+    folder = LaunchFolder.create(home, "2026-11-26-0001")
+    folder.compiled.write_bytes(raw)
+    assert record.read(folder) is None
