@@ -95,9 +95,11 @@ class VllmLaunch(EngineLaunch):
             return
         await self._answers()
         assert self.child is not None
-        if plan.profile.forbids_jit and (unheard := watch.unheard(self._folder, self.child.pid)) is not None:
-            self.finish(End(state=State.FAILED, error=unheard))
-            return
+        if plan.profile.forbids_jit:
+            unheard = await asyncio.to_thread(watch.unheard, self._folder, self.child.pid)
+            if unheard is not None:
+                self.finish(End(state=State.FAILED, error=unheard))
+                return
         self._begin_self_test()
         try:
             await self._self_test(plan.profile.served_model_name)

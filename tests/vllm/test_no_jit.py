@@ -160,10 +160,26 @@ def test_a_launch_ends_and_names_it(tmp_path: Path, behaviour: dict[str, Any]) -
     assert tool == ("g++" if "compiles" in behaviour else "nvcc")
 
 
-def test_a_launch_that_could_not_refuse_ends(tmp_path: Path) -> None:
+DROPS = f"""#!{sys.executable}
+import os, subprocess, sys
+command = [{sys.executable!r}, {str(SCRIPT)!r}, *sys.argv[1:]]
+kept = {{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}}
+"""
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        f'#!/bin/sh\nPYTHONPATH= exec {sys.executable} {SCRIPT} "$@"\n',
+        DROPS + "os.execve(command[0], command, kept)\n",
+        DROPS + "sys.exit(subprocess.run(command, env=kept).returncode)\n",
+    ],
+    ids=["a shell", "a Python in whose place vLLM's is executed", "a Python that stays"],
+)
+def test_a_launch_that_could_not_refuse_ends(tmp_path: Path, wrapper: str) -> None:
     """As where vLLM's command is a script that has modules of its own on Python's path."""
     program = install(tmp_path / "stand-in")
-    program.write_text(f'#!/bin/sh\nPYTHONPATH= exec {sys.executable} {SCRIPT} "$@"\n')
+    program.write_text(wrapper)
     with front_door(tmp_path, FORBIDS, str(program), FAKE_VLLM="{}") as engine:
         state = engine.wait("failed", timeout_s=30)
     diagnosis = state["launch"]["diagnosis"]

@@ -174,10 +174,10 @@ def go_on() -> None:
 
 
 def say_loaded() -> None:
-    """To the launch, which ends where vLLM's Python did not take the hook."""
+    """To the launch, which ends where one of vLLM's Pythons did not take the hook: it looks for the open file. A fork
+    has it as it has the hook, and a program that is executed in the place of this one has neither."""
     if report := os.environ.get(REPORT):
-        with open(report + LOADED, "a", encoding="utf-8") as opened:
-            opened.write(f"{os.getpid()}\n")
+        os.open(report + LOADED, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 if __name__ == "sitecustomize":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import shutil
+import time
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +17,8 @@ from appliance.vllm.no_jit import hook
 _FOLDER: Final = "python"
 _REPORT: Final = "compilations"
 _SHOWN: Final = 300
+PATIENCE_S: Final = 5.0
+_LOOK_AGAIN_S: Final = 0.1
 
 
 class CompilationForbiddenError(Exception):
@@ -36,12 +41,36 @@ def install(profile: Profile, folder: Path) -> None:
     (folder / _REPORT).touch(mode=0o600)
 
 
-def unheard(folder: Path, guard: int) -> CompilationForbiddenError | None:
-    """Why a launch cannot promise what its profile forbids: below its `guard`, a Python of ours, none has the hook."""
-    place = folder / f"{_REPORT}{hook.LOADED}"
-    if place.exists() and set(place.read_text().split()) - {str(guard)}:
-        return None
-    return CompilationForbiddenError("vLLM's Python did not load what refuses to compile: it ignores PYTHONPATH")
+def unheard(folder: Path, guard: int, patience_s: float = PATIENCE_S) -> CompilationForbiddenError | None:
+    """Why a launch cannot promise what its profile forbids: of the Pythons below its `guard`, one has not the hook, or
+    there are none. Blocking: one that has just started is waited for, for `patience_s` at most."""
+    place = str(folder / f"{_REPORT}{hook.LOADED}")
+    until = time.monotonic() + patience_s
+    while True:
+        pythons = [pid for pid in descendants(guard) if _is_python(pid)]
+        without = [pid for pid in pythons if not _holds(pid, place)]
+        if pythons and not without:
+            return None
+        if time.monotonic() > until:
+            break
+        time.sleep(_LOOK_AGAIN_S)
+    which = f"vLLM's Python in process {without[0]}" if without else "vLLM's Python"
+    return CompilationForbiddenError(f"{which} did not load what refuses to compile: it ignores PYTHONPATH")
+
+
+def _is_python(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/exe").rpartition("/")[2].startswith(("python", "pypy"))
+    return False
+
+
+def _holds(pid: int, path: str) -> bool:
+    with contextlib.suppress(OSError):
+        for handle in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(handle.path) == path:
+                    return True
+    return False
 
 
 def compiled(folder: Path, pid: int) -> CompilationForbiddenError | None:
