@@ -24,11 +24,11 @@ def is_cached(path: Path, offset: int) -> bool:
 
 @pytest.fixture
 def dropped(tmp_path):
-    """Two files that are on the disk alone."""
+    """Two files that are on the disk alone, larger than what a device reads ahead at once."""
     paths = [tmp_path / name for name in ("a", "b")]
     for path in paths:
         with path.open("wb") as file:
-            file.write(os.urandom(4 * MIB))
+            file.write(os.urandom(64 * MIB))
             file.flush()
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -42,13 +42,13 @@ def dropped(tmp_path):
 
 
 def test_the_first_bytes_are_cached_in_the_order_of_the_files(dropped):
-    read_ahead(dropped, 5 * MIB)
+    read_ahead(dropped, 80 * MIB)
     deadline = time.monotonic() + 20
-    wanted = [(dropped[0], 0), (dropped[0], 4 * MIB - 1), (dropped[1], MIB - 1)]
+    wanted = [(dropped[0], 0), (dropped[0], 64 * MIB - 1), (dropped[1], 16 * MIB - 1)]
     while not all(is_cached(*place) for place in wanted):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert not is_cached(dropped[1], 3 * MIB)
+    assert not is_cached(dropped[1], 48 * MIB)
 
 
 def test_a_file_that_is_not_there_keeps_none_of_the_others_away(dropped, tmp_path):
