@@ -3,6 +3,7 @@ and torch costs milliseconds."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from email.parser import HeaderParser
@@ -109,6 +110,15 @@ class Packages:
             return Torch(full, release(cuda[1])[:2])
         tag = _CUDA_TAG.search(full)
         return Torch(full, (int(tag[1]), int(tag[2])) if tag else None, told=bool(text or tag or "+cpu" in full))
+
+    def lacks_bytecode(self, package: str) -> bool:
+        """Whether each process would compile the package's modules: none is compiled, and this user may not write them.
+        False where there is no such package."""
+        place = self.file(f"{package}/__init__.py")
+        if place is None:
+            return False
+        compiled = place.parent / "__pycache__"
+        return not any(compiled.glob("__init__.*.pyc")) and not os.access(place.parent, os.W_OK)
 
     @cached_property
     def flashinfer_modules(self) -> tuple[str, ...]:

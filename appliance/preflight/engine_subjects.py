@@ -138,6 +138,7 @@ class VllmSubject(Subject):
             config=self.config if self.readable else None,
             effective=self.effective if self.readable else None,
             estimate=self.memory,
+            needs_bytecode=any(map(self.packages.lacks_bytecode, ("vllm", "torch", "transformers"))),
         )
 
 

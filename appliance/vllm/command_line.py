@@ -59,24 +59,32 @@ CACHES: Final = {
     "XDG_CACHE_HOME": "xdg",
     "NUMBA_CACHE_DIR": "numba",
 }
+# Where Python keeps what it compiles of vLLM's sources, if they were installed without bytecode and this user may not
+# write beside them: a folder beside the caches, the same for every launch.
+BYTECODE: Final = ("PYTHONPYCACHEPREFIX", "vllm-bytecode")
 # Folders that a launch has no use for. vLLM 0.24 and others hash their paths into the keys of what they compile, which
 # is then found only where these are the same on every machine. Below a file nothing can be.
 UNUSED_FOLDERS: Final = {
     "VLLM_CONFIG_ROOT": "/dev/null/vllm-config",
     "VLLM_XLA_CACHE_PATH": "/dev/null/vllm-xla",
 }
+MULTIPROCESSING: Final = "VLLM_WORKER_MULTIPROC_METHOD"
+# The engine's process goes on from what the server has imported, 15 s of an H100's host, and does not import it again.
+FORKED: Final = {MULTIPROCESSING: "fork"}
 LOGGING: Final = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONFAULTHANDLER": "1",
     "VLLM_LOGGING_COLOR": "0",
     "NO_COLOR": "1",
 }
-# What an operator's environment may hold that is not for the engine: our own Python's paths, and what would open vLLM
+# What an operator's environment may hold that is not for the engine: our own Python's paths and its bytecode (vLLM's
+# is compiled once, and not by each of its processes), and what would open vLLM
 # beyond the routes that the front door passes on, or close it to the front door.
 NOT_INHERITED: Final = frozenset({
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "VLLM_API_KEY", "VLLM_SERVER_DEV_MODE", "VLLM_PLUGINS",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_ALLOW_INSECURE_SERIALIZATION", "VLLM_PORT", "VLLM_USE_MODELSCOPE",
     "VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_CONFIG_PATH", "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
+    "PYTHONDONTWRITEBYTECODE",
 })  # fmt: skip
 
 
@@ -93,10 +101,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """`environment` is what is added to that of the front door."""
+    """`environment` is what is added to that of the front door; `defaults` are for what that one does not say."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
+    defaults: dict[str, str] = {}
 
     def whole_environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         kept = {
@@ -104,11 +113,13 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
             for name, value in inherited.items()
             if name not in NOT_INHERITED and not name.startswith("INGOT_")
         }
-        return kept | self.environment
+        return self.defaults | kept | self.environment
 
     def shown(self) -> str:
         """As a person would type it into a shell."""
-        settings = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
+        settings = [
+            f"{name}={shlex.quote(value)}" for name, value in sorted((self.defaults | self.environment).items())
+        ]
         return " ".join([*settings, shlex.join(self.arguments)])
 
 
@@ -126,7 +137,9 @@ def render(plan: VllmPlan, place: Place) -> Command:
     arguments = [str(plan.program.path), "serve", str(plan.folder)]
     for flag, value in flags(plan, place.socket).items():
         arguments += _as_arguments(flag, value)
-    return Command(arguments=tuple(arguments), environment=dict(_environment(plan, place)))
+    environment = dict(_environment(plan, place))
+    defaults = FORKED if plan.may_fork and MULTIPROCESSING not in environment else {}
+    return Command(arguments=tuple(arguments), environment=environment, defaults=defaults)
 
 
 def flags(plan: VllmPlan, socket: Path = UNKNOWN_SOCKET) -> dict[str, Any]:
@@ -161,6 +174,8 @@ def _environment(plan: VllmPlan, place: Place) -> Iterator[tuple[str, str]]:
     yield from LOGGING.items()
     yield from UNUSED_FOLDERS.items()
     yield from cache_variables(place).items()
+    if plan.needs_bytecode:
+        yield BYTECODE[0], str(place.caches.with_name(BYTECODE[1]))
     if plan.device.gpu is None:
         yield "VLLM_CPU_KVCACHE_SPACE", str(_cpu_cache_gib(plan))
     yield from plan.environment.items()

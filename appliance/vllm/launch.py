@@ -52,6 +52,10 @@ COMPILERS_INTERVAL_S = 0.25
 OnFigures = Callable[[Figures, Figures], None]
 
 
+# Of weights, while vLLM starts: it imports for tens of seconds, in which a fast disk reads as much.
+READ_AHEAD_BYTES = 32 << 30
+
+
 class ServedByVllm(msgspec.Struct, frozen=True, kw_only=True):
     """What vLLM itself says that it serves."""
 
@@ -86,6 +90,7 @@ class VllmLaunch(EngineLaunch):
         self.launch.change(State.STARTING)
         self._device = plan.device.kind
         self._phase(Phase.ENGINE_START)
+        self._do(_read_ahead(plan))
         try:
             place, said = await asyncio.to_thread(self._place, plan)
             self._run(plan, place, said)
@@ -288,3 +293,9 @@ class VllmLaunch(EngineLaunch):
             self.load = load_between(before, self._figures, now - read_at)
             read_at = answered_at = now
             self.launch.beat(self.load)
+
+
+async def _read_ahead(plan: VllmPlan) -> None:
+    from appliance.checkpoint.read_ahead import read_ahead  # late, as all of preflight
+
+    await asyncio.to_thread(read_ahead, sorted(plan.folder.glob("*.safetensors")), READ_AHEAD_BYTES)

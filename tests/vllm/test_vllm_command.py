@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from msgspec import structs
 from appliance.hardware import Host, Inventory
 from appliance.hardware.known import known_gpu
 from appliance.home import Home
+from appliance.packages import Packages
 from appliance.preflight import PreflightContext, run
 from appliance.preflight.check_command import check
 from appliance.preflight.surroundings import Surroundings
@@ -228,6 +231,69 @@ def test_what_would_open_vllm_is_not_inherited(home: Home, programs: dict[str, P
     assert not environment.keys() & NOT_INHERITED
     assert "INGOT_HOME" not in environment
     assert (environment["PATH"], environment["NCCL_DEBUG"]) == ("/bin", "WARN")
+
+
+FORKS = "VLLM_WORKER_MULTIPROC_METHOD"
+
+
+@pytest.mark.parametrize(
+    ("changes", "inventory"),
+    [
+        ({}, CPU),
+        ({"tensor-parallel-size": 2}, gpus(2)),
+        ({"vllm.extra-args.data-parallel-size": 2}, gpus(2)),
+        ({"model.path": "speech"}, gpus()),
+    ],
+    ids=["a CPU", "two GPUs", "two engines", "a model that Ingot cannot read"],
+)
+def test_the_engine_is_forked_on_one_gpu_only(
+    home: Home, programs: dict[str, Path], changes: dict[str, Any], inventory: Inventory
+) -> None:
+    """And for models that Ingot knows: there vLLM has started no threads by then, and not used CUDA."""
+    program = programs["cuda" if inventory.gpus else "cpu"]
+    assert command(home, programs["cuda"], {}, gpus()).whole_environment({})[FORKS] == "fork"
+    speech = write_checkpoint(home.models / "speech", dtype="bfloat16", head_dim=64)
+    (speech / "config.json").write_text(
+        '{"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}'
+    )
+    assert FORKS not in command(home, program, changes, inventory).whole_environment({})
+
+
+def test_how_processes_start_may_be_said_otherwise(home: Home, programs: dict[str, Path]) -> None:
+    """By the profile, which says it last, or by whoever starts the front door."""
+    said = command(home, programs["cuda"], {f"vllm.environment.{FORKS}": "spawn"}, gpus())
+    assert said.whole_environment({FORKS: "fork"})[FORKS] == "spawn"
+    default = command(home, programs["cuda"], {}, gpus())
+    assert default.whole_environment({FORKS: "spawn"})[FORKS] == "spawn"
+    assert f"{FORKS}=fork" in default.shown().split()
+
+
+def test_bytecode_is_kept_where_nobody_has_compiled_it(home: Home, programs: dict[str, Path]) -> None:
+    """Else each process would compile thousands of files. What our own Python may not write is no matter of vLLM's."""
+    plan, _ = planned(home, programs["cuda"], {}, gpus())
+    assert plan is not None
+    places = []
+    for needs in (False, True):
+        made = render(replace(plan, needs_bytecode=needs), Place.below(home))
+        environment = made.whole_environment({"PYTHONDONTWRITEBYTECODE": "1"})
+        assert "PYTHONDONTWRITEBYTECODE" not in environment
+        places.append(environment.get("PYTHONPYCACHEPREFIX"))
+    assert places == [None, str(home.root / "caches" / "vllm-bytecode")]
+
+
+def test_bytecode_is_missing_where_none_is_and_nobody_may_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    packages = Packages((tmp_path,))
+    assert not packages.lacks_bytecode("torch")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # as root is not
+    assert packages.lacks_bytecode("torch")
+    assert not packages.lacks_bytecode("vllm")
+    (tmp_path / "torch" / "__pycache__").mkdir()
+    (tmp_path / "torch" / "__pycache__" / "__init__.cpython-311.pyc").touch()
+    assert not packages.lacks_bytecode("torch")
 
 
 def test_the_command_is_shown_as_a_shell_would_take_it(home: Home, programs: dict[str, Path]) -> None:

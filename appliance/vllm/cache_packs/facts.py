@@ -11,7 +11,7 @@ import msgspec
 from appliance.checkpoint.digest import checkpoint_digest
 from appliance.checkpoint.errors import CheckpointError
 from appliance.hardware.machine import Inventory
-from appliance.vllm.command_line import NOT_INHERITED, chosen_backends, flags, set_by_ingot
+from appliance.vllm.command_line import MULTIPROCESSING, NOT_INHERITED, chosen_backends, flags, set_by_ingot
 from appliance.vllm.installation import read_installation
 from appliance.vllm.source import VllmSource
 
@@ -32,7 +32,7 @@ HARMLESS_FLAGS: Final = frozenset({
 # Variables of the front door's own environment that vLLM, or one of its compilers, goes by.
 INHERITED: Final = frozenset({"CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDAFLAGS", "CUDA_HOME", "CUDA_PATH"})
 INHERITED_PREFIXES: Final = ("VLLM_", "TORCH", "TRITON_", "FLASHINFER_", "DG_", "TILELANG_", "CUTE_DSL_", "NVCC_")
-HARMLESS_VARIABLES: Final = ("NCCL_", "GLOO_", "RAY_", "VLLM_LOGGING_", "VLLM_LOG_")
+HARMLESS_VARIABLES: Final = ("NCCL_", "GLOO_", "RAY_", "VLLM_LOGGING_", "VLLM_LOG_", MULTIPROCESSING)
 
 
 # What a terminal shows as it is.
