@@ -301,7 +301,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     max_num_seqs: int
     max_num_batched_tokens: int
     block_size: int
-    num_blocks: int
+    num_blocks: int  # of layers that keep every token; where all have windows, of those with the longest
+    window_blocks: dict[int, int] = {}  # of the others, by their window; layers whose window is not here have the first
     num_snapshots: int = 0  # rows for copies of states, beside one for each sequence that runs
     prefix_caching: bool = True
     enforce_eager: bool = True

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from appliance.checkpoint.cache_specs import pool_windows
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.selection import chosen_fields
 from appliance.checkpoint.sharding import sharded
@@ -28,8 +29,11 @@ def engine_config(folder: Path, *, wanted: Mapping[str, str] | None = None, **va
         "num_blocks": 128,
     } | values
     values.setdefault("kv_cache_dtype", values["dtype"])
-    if "backends" not in values and (folder / "config.json").exists():
-        values = chosen(folder, wanted, values) | values
+    if (folder / "config.json").exists():
+        others = pool_windows(read_config(folder).cache_specs, values["max_model_len"])[1:]
+        values.setdefault("window_blocks", dict.fromkeys(others, values["num_blocks"]))
+        if "backends" not in values:
+            values = chosen(folder, wanted, values) | values
     return msgspec.convert(values, EngineConfig)
 
 

@@ -128,6 +128,23 @@ def block_multiple(specs: Sequence[CacheSpec]) -> int:
     return math.lcm(*(spec.ratio for spec in specs if isinstance(spec, Compressed | CompressedKeys)))
 
 
+def pool_windows(specs: Sequence[CacheSpec], max_model_len: int) -> tuple[int | None, ...]:
+    """The windows of the pools that pages are kept in, for contexts of up to `max_model_len` tokens: None, of layers
+    that look at every token, before the others, then the longest. Layers whose window is as long as a context look at
+    every token; there is always a first pool."""
+    windows = {_window(spec, max_model_len) for spec in specs if not isinstance(spec, State)}
+    return tuple(sorted(windows, key=lambda window: -(window or max_model_len))) or (None,)
+
+
+def of_pool(specs: Sequence[CacheSpec], window: int | None, max_model_len: int) -> list[CacheSpec]:
+    """Those whose pages are in the pool with that window, in their order."""
+    return [spec for spec in specs if not isinstance(spec, State) and _window(spec, max_model_len) == window]
+
+
+def _window(spec: CacheSpec, max_model_len: int) -> int | None:
+    return spec.window if isinstance(spec, SlidingWindow) and spec.window < max_model_len else None
+
+
 def bytes_per_token(specs: Sequence[CacheSpec], item_bytes: int, block_size: int = 1) -> int:
     """Of all layers, in a cache of `item_bytes` a number; rounded up where a block, a multiple of `block_multiple`,
     does not divide."""

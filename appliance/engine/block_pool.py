@@ -1,7 +1,8 @@
 """Bookkeeping for the blocks of the paged KV cache: free, shared, or cached for prefix reuse. No torch.
 
 A full, computed block can be looked up by the hash of its tokens and all tokens before them. When its last user
-releases it, the block is free but keeps its content until it is evicted, least recently used first.
+releases it, the block is free but keeps its content until it is evicted, least recently used first. What a
+sequence's window has left behind goes before these, unless several prompts went on from it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import hashlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import Final
+
+# A block that so many prompts went on from is kept like any other when a sequence's window leaves it.
+_LASTS: Final = 2
 
 
 def root_hash(cache_salt: str) -> bytes:
@@ -28,26 +33,44 @@ def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 
 class BlockPool:
-    """Allocates `num_blocks` blocks of `block_size` tokens."""
+    """Allocates `num_blocks` blocks of `block_size` tokens, for layers that look at the last `window` tokens only, or
+    at all of them where that is None."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, window: int | None = None) -> None:
         assert num_blocks > 0
         assert block_size > 0
+        assert window is None or window > 0
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.window = window
         self._users = [0] * num_blocks
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # least recently used first
+        self._hits = [0] * num_blocks  # how many prompts went on from it
+        self._free: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._first: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # free, and evicted before those
         self._by_hash: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        return len(self._free) + len(self._first)
 
     @property
     def usage(self) -> float:
         """The fraction of blocks in use."""
         return 1 - self.num_free / self.num_blocks
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """How many blocks so many tokens fill or begin."""
+        return -(-num_tokens // self.block_size)
+
+    def first_seen(self, position: int) -> int:
+        """The first block that the token at `position` sees, and with it every later token."""
+        return 0 if self.window is None else max(position + 1 - self.window, 0) // self.block_size
+
+    def most_held(self, length: int, chunk: int) -> int:
+        """The most blocks of a sequence that is to have `length` tokens, while `chunk` of them are computed."""
+        whole = self.blocks_of(length)
+        return whole if self.window is None else min(whole, self.blocks_of(self.window - 1 + chunk) + 1)
 
     def allocate(self, count: int) -> list[int] | None:
         """Take `count` free blocks and evict their content. Returns None, and takes none, if too few are free."""
@@ -55,7 +78,7 @@ class BlockPool:
             return None
         taken = []
         for _ in range(count):
-            block, _none = self._free.popitem(last=False)
+            block, _none = (self._first or self._free).popitem(last=False)
             self._forget(block)
             self._users[block] = 1
             taken.append(block)
@@ -71,6 +94,18 @@ class BlockPool:
             found.append(block)
         return found
 
+    def deepest_border(self, hashes: Sequence[bytes], most: int) -> int:
+        """The longest prefix of `hashes`, of at most `most` blocks, behind which all blocks are cached that the next
+        token sees; 0 where only an empty one is."""
+        count = most
+        while count:
+            seen = range(self.first_seen(count * self.block_size), count)
+            missing = next((index for index in reversed(seen) if hashes[index] not in self._by_hash), None)
+            if missing is None:
+                break
+            count = missing  # no longer prefix does without this block but by a window that begins behind it
+        return count
+
     def num_idle(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` are free, so that sharing them would reduce `num_free`."""
         return sum(self._users[block] == 0 for block in blocks)
@@ -79,19 +114,25 @@ class BlockPool:
         """Add a user to each of `blocks`, as returned by `find`."""
         for block in blocks:
             if self._users[block] == 0:
-                del self._free[block]
+                del (self._free if block in self._free else self._first)[block]
             self._users[block] += 1
+            self._hits[block] += 1
 
-    def release(self, blocks: Sequence[int]) -> None:
+    def release(self, blocks: Sequence[int], *, behind: bool = False) -> None:
         """Remove a user from each of `blocks`. The last blocks are evicted first, because the start of a prompt is more
-        likely to be reused than its end."""
+        likely to be reused than its end. `behind`: the user has gone on, and others will hardly go on from them."""
         for block in reversed(blocks):
             assert self._users[block] > 0, f"block {block} is released twice"
             self._users[block] -= 1
-            if self._users[block] == 0:
+            if self._users[block]:
+                continue
+            if block not in self._hash_of:
+                self._first[block] = None
+                self._first.move_to_end(block, last=False)  # nothing cached in it
+            elif behind and self._hits[block] < _LASTS:
+                self._first[block] = None
+            else:
                 self._free[block] = None
-                if block not in self._hash_of:
-                    self._free.move_to_end(block, last=False)  # nothing cached in it
 
     def remember(self, block: int, name: bytes) -> None:
         """Make a full, computed block available to `find` under its hash. The first block with a hash keeps it."""
@@ -105,6 +146,11 @@ class BlockPool:
         for block in blocks:
             self._forget(block)
 
+    def forget_idle(self, names: Iterable[bytes]) -> None:
+        """Remove the blocks of these hashes from the prefix cache, but those that somebody uses."""
+        found = [block for name in names if (block := self._by_hash.get(name)) is not None]
+        self.forget(block for block in found if not self._users[block])
+
     def check_books(self, held: Iterable[Sequence[int]]) -> None:
         """Assert that every block is free, or used by exactly as many sequences in `held` as counted."""
         users = [0] * self.num_blocks
@@ -112,10 +158,12 @@ class BlockPool:
             for block in blocks:
                 users[block] += 1
         assert users == self._users, "the counts of users do not match the sequences"
-        assert set(self._free) == {b for b in range(self.num_blocks) if users[b] == 0}, "the free list is wrong"
+        free = sorted([*self._free, *self._first])
+        assert free == [block for block in range(self.num_blocks) if not users[block]], "the free list is wrong"
         assert {self._by_hash[name] for name in self._by_hash} == set(self._hash_of), "the two indexes differ"
 
     def _forget(self, block: int) -> None:
+        self._hits[block] = 0
         name = self._hash_of.pop(block, None)
         if name is not None:
             del self._by_hash[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -29,11 +29,12 @@ from kernels.packed_entries import entry_bytes, page_bytes
 
 
 class Caches:
-    """One cache a layer, of zeros, as its specs say: one, or those of its latents and of its indexer. A layer with a
-    window keeps every token too.
+    """One cache a layer, of zeros, as its specs say: one, or those of its latents and of its indexer.
 
-    `dtype` is that of pages, `state_dtype` that of states whose spec names none. The states of all layers are side by
-    side in each row of `states` [rows, bytes], so that a row is copied at once.
+    A layer has `num_blocks` blocks, in the first pool, unless its window is one of `window_blocks`: these are the other
+    pools, in their order, and the blocks of each. `dtype` is that of pages, `state_dtype` that of states whose spec
+    names none. The states of all layers are side by side in each row of `states` [rows, bytes], so that a row is copied
+    at once.
     """
 
     def __init__(
@@ -46,8 +47,12 @@ class Caches:
         device: torch.device,
         state_rows: int = 0,
         state_dtype: torch.dtype = torch.float32,
+        window_blocks: Mapping[int, int] | None = None,
     ) -> None:
-        self._pages = num_blocks, block_size
+        self._num_blocks, self._block_size = num_blocks, block_size
+        self._window_blocks = dict(window_blocks or {})
+        pools = {window: place for place, window in enumerate(self._window_blocks, 1)}
+        self._pool_of = [pools.get(_window(layer), 0) for layer in specs]
         self._dtype, self._state_dtype = dtype, state_dtype
         row_bytes = bytes_per_sequence([spec for layer in specs for spec in layer], state_dtype.itemsize)
         self.states = torch.zeros((state_rows if row_bytes else 0, row_bytes), dtype=torch.uint8, device=device)
@@ -57,7 +62,7 @@ class Caches:
     @property
     def nbytes(self) -> int:
         """With what pages are padded by."""
-        return self.states.nbytes + sum(tensor.untyped_storage().nbytes() for tensor in self._paged())
+        return self.states.nbytes + sum(tensor.untyped_storage().nbytes() for tensor in self._paged(None))
 
     def load_state(self, row: int, slot: int) -> None:
         """Begin a sequence in `slot` from the state in `row`, from zeros where that is FRESH, whatever was there."""
@@ -69,26 +74,29 @@ class Caches:
     def save_state(self, slot: int, row: int) -> None:
         self.states[row].copy_(self.states[slot])
 
-    def not_finite(self, blocks: list[int], group: Group = ALONE) -> set[int]:
-        """Those of `blocks` that hold NaN or infinity in some layer of some rank."""
+    def not_finite(self, blocks: list[int], group: Group = ALONE, pool: int = 0) -> set[int]:
+        """Those of the `blocks` of a pool that hold NaN or infinity in some layer of some rank."""
         if not blocks:
             return set()
         index = torch.tensor(blocks, device=self.states.device)
         finite = torch.ones(len(blocks), dtype=torch.bool, device=index.device)
-        for tensor in self._paged():
+        for tensor in self._paged(pool):
             found = tensor.view(torch.uint8).index_select(0, index).view(tensor.dtype)
             finite &= found.float().flatten(1).isfinite().all(dim=-1)
         return {block for block, sound in zip(blocks, group.all(finite).tolist(), strict=True) if not sound}
 
-    def scrub(self, blocks: list[int]) -> None:
-        """Write zeros over blocks that hold what was not computed from numbers. Attention lets nothing in that a
-        sequence does not see (`kernels.paged_attention`), so this is a second line of defence, and only damaged blocks
-        need it."""
-        for tensor in self._paged():
+    def scrub(self, blocks: list[int], pool: int = 0) -> None:
+        """Write zeros over blocks of a pool that hold what was not computed from numbers. Attention lets nothing in
+        that a sequence does not see (`kernels.paged_attention`), so this is a second line of defence, and only damaged
+        blocks need it."""
+        for tensor in self._paged(pool):
             tensor.view(torch.uint8)[blocks] = 0  # whose bits are those of zero in every format
 
-    def _paged(self) -> Iterator[Tensor]:
-        for cache in self.layers:
+    def _paged(self, pool: int | None) -> Iterator[Tensor]:
+        """The pages of the layers of a pool, or of all."""
+        for cache, of_layer in zip(self.layers, self._pool_of, strict=True):
+            if pool not in (None, of_layer):
+                continue
             if isinstance(cache, CompressedCache):
                 yield from cache.pages
             elif not isinstance(cache, StateCache):
@@ -106,21 +114,21 @@ class Caches:
             case (MLA() as latent, Indexer() as index):
                 return LatentCache(self._zeros(latent.rank + latent.rope_dim), self._keys(index))
             case (FullAttention() | SlidingWindow() as spec,):
-                return KeyValueCache(*(self._zeros(spec.num_kv_heads, spec.head_dim) for _ in range(2)))
+                blocks = self._window_blocks.get(_window(specs), self._num_blocks)
+                return KeyValueCache(*(self._zeros(spec.num_kv_heads, spec.head_dim, blocks=blocks) for _ in range(2)))
         raise AssertionError(f"no layer keeps {specs}")
 
     def _keys(self, spec: Indexer) -> Tensor:
         """In float32, or pages of bytes."""
         if self._dtype == torch.float32:
             return self._zeros(spec.head_dim)
-        blocks, block_size = self._pages
-        size = block_size * spec.bytes_per_token(self._dtype.itemsize)
-        return torch.zeros((blocks, size), dtype=torch.uint8, device=self.states.device)
+        size = self._block_size * spec.bytes_per_token(self._dtype.itemsize)
+        return torch.zeros((self._num_blocks, size), dtype=torch.uint8, device=self.states.device)
 
     def _compressed(self, spec: CacheSpec) -> Tensor:
         """In float32, or pages of bytes."""
         assert isinstance(spec, Compressed | CompressedKeys)
-        blocks, rows = self._pages[0], self._pages[1] // spec.ratio
+        blocks, rows = self._num_blocks, self._block_size // spec.ratio
         dim = spec.head_dim if isinstance(spec, CompressedKeys) else spec.dim
         if self._dtype == torch.float32:
             return torch.zeros((blocks, rows, dim), device=self.states.device)
@@ -128,8 +136,9 @@ class Caches:
         pages = torch.zeros((blocks, page_bytes(rows, each)), dtype=torch.uint8, device=self.states.device)
         return pages[:, : rows * each]
 
-    def _zeros(self, *of_a_token: int) -> Tensor:
-        return torch.zeros((*self._pages, *of_a_token), dtype=self._dtype, device=self.states.device)
+    def _zeros(self, *of_a_token: int, blocks: int = 0) -> Tensor:
+        shape = blocks or self._num_blocks, self._block_size, *of_a_token
+        return torch.zeros(shape, dtype=self._dtype, device=self.states.device)
 
     def _part(self, part: StatePart | RingPart) -> Tensor:
         start = self._laid_out
@@ -142,6 +151,11 @@ class Caches:
             dtype, shape = torch.uint8, (part.rows * entry_bytes(part.dim, part.rope_dim),)
         size = math.prod(shape) * dtype.itemsize
         return self.states[:, start : start + size].view(dtype).view(-1, *shape)
+
+
+def _window(specs: tuple[CacheSpec, ...]) -> int:
+    """Of a layer that keeps this; 0 where it has none."""
+    return next((spec.window for spec in specs if isinstance(spec, SlidingWindow)), 0)
 
 
 def torch_dtype(name: str) -> torch.dtype:

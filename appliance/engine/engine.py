@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from appliance.checkpoint.cache_specs import pool_windows
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.errors import CheckpointError
@@ -115,10 +118,14 @@ class Engine:
         model.prepare()
         report(CorePhase(phase=Phase.WEIGHTS, progress=_whole(weight_bytes, "bytes"), outcome="done"))
 
+        first, *others = pool_windows(model_config.cache_specs, config.max_model_len)
+        assert not config.window_blocks or list(config.window_blocks) == others, "the plan has other pools"
+        windows = first, *config.window_blocks
         report(CorePhase(phase=Phase.CACHE, progress=Progress(total=config.num_blocks, unit="blocks")))
         self._caches = Caches(
             model_config.caches_of_layers,
             num_blocks=config.num_blocks,
+            window_blocks=config.window_blocks,
             block_size=config.block_size,
             dtype=torch_dtype(config.kv_cache_dtype),
             device=device,
@@ -133,7 +140,10 @@ class Engine:
                 max_model_len=config.max_model_len,
             ),
             CacheManager(
-                BlockPool(config.num_blocks, config.block_size),
+                *(
+                    BlockPool(config.window_blocks.get(window or 0, config.num_blocks), config.block_size, window)
+                    for window in windows
+                ),
                 prefix_caching=config.prefix_caching,
                 snapshots=Snapshots(config.max_num_seqs + 1, config.num_snapshots) if model_config.has_states else None,
             ),
@@ -149,6 +159,7 @@ class Engine:
             max_num_rows=num_rows,
             max_model_len=config.max_model_len,
             block_size=config.block_size,
+            windows=windows,
             device=device,
             shapes=(shapes := _graph_shapes(config)),
         )
@@ -396,20 +407,22 @@ class Engine:
         if not damaged:
             return []
         ended = list(damaged)
-        bad: set[int] = set()
+        bad: set[tuple[int, int]] = set()
         found = ended
         while found:
-            held = {block for request in ended for block in request.block_ids}
+            held = {block for request in ended for block in request.blocks}
             others = [request for request in self.scheduler.running if request not in ended]
-            shared = held.intersection(block for other in others for block in other.block_ids)
-            bad |= self._caches.not_finite(sorted(shared - bad), self._group)
-            found = [other for other in others if bad.intersection(other.block_ids)]
+            shared = held.intersection(block for other in others for block in other.blocks)
+            for pool, blocks in _by_pool(shared - bad).items():
+                bad.update((pool, block) for block in self._caches.not_finite(blocks, self._group, pool))
+            found = [other for other in others if bad.intersection(other.blocks)]
             ended += found
-        own = sorted(held - shared)
+        own = held - shared
         self.scheduler.cache.forget(own, ended)
         for request in ended:
             self.scheduler.finish(request)
-        self._caches.scrub(own)
+        for pool, blocks in _by_pool(own).items():
+            self._caches.scrub(blocks, pool)
         return ended
 
     def _token_refusal(self, message: Submit) -> str | None:
@@ -417,6 +430,11 @@ class Engine:
             if not 0 <= token_id < self._vocab_size:
                 return f"token id {token_id} is outside the vocabulary of {self._vocab_size:,}"
         return None
+
+
+def _by_pool(found: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """The blocks of each pool, in order: all ranks must go through them alike."""
+    return {pool: [block for _, block in each] for pool, each in groupby(sorted(found), key=itemgetter(0))}
 
 
 def _graph_shapes(config: EngineConfig) -> list[GraphShape]:

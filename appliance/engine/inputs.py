@@ -29,19 +29,28 @@ _UNREAD: Final = -1
 
 
 class Layout(NamedTuple):
-    """Sizes of a step's layout: tokens, sequences, of which the first decode, and columns of the block table."""
+    """Sizes of a step's layout: tokens, sequences, of which the first decode, and columns of the block table of each
+    pool."""
 
     tokens: int
     sequences: int
     decodes: int
-    blocks: int
+    blocks: tuple[int, ...]
 
-    @classmethod
-    def padded(cls, shape: GraphShape, block_size: int) -> Layout:
-        """Behind the prompts of a step there is one more sequence, to which the tokens of padding belong."""
-        others = shape.prefills + 1 if shape.prefill_tokens else 0
-        blocks = -(-shape.context // block_size)
-        return cls(shape.num_tokens, shape.sequences + others, shape.sequences, blocks)
+
+class _Pool(NamedTuple):
+    """How the pages of a pool are laid out: contexts begin at the first block that a query sees."""
+
+    window: int | None
+    block_size: int
+
+    def first_seen(self, start: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first block that the token at each position sees."""
+        return 0 * start if self.window is None else np.maximum(start + 1 - self.window, 0) // self.block_size
+
+    def longest(self, context: int, tokens: int) -> int:
+        """The longest context of a sequence that computes up to `tokens` tokens, and has one of up to `context`."""
+        return context if self.window is None else min(context, self.window + tokens + self.block_size - 2)
 
 
 class Inputs(NamedTuple):
@@ -61,24 +70,31 @@ class _Offsets(NamedTuple):
 
     token_ids: int
     positions: int
-    slot_mapping: int
     last_rows: int
     slots: int
     sampling: int
     sequence_slots: int  # as the batch has them
     query_start_loc: int
-    seq_lens: int
-    block_tables: int
+    slot_mapping: tuple[int, ...]  # of each pool, as the following
+    seq_lens: tuple[int, ...]
+    block_tables: tuple[int, ...]
     end: int
 
     @classmethod
     def of(cls, layout: Layout) -> _Offsets:
         tokens, sequences, _, blocks = layout
-        sizes = (*[2 * tokens] * 3, *[2 * sequences] * 4, sequences + 1, sequences, sequences * blocks)
+        common = (*[2 * tokens] * 2, *[2 * sequences] * 4, sequences + 1)
+        of_pools = [size for each in blocks for size in (2 * tokens, sequences, sequences * each)]
         begins = [0]
-        for size in sizes:
+        for size in (*common, *of_pools):
             begins.append(begins[-1] + -(-size // _ALIGNED) * _ALIGNED)
-        return cls(*begins)
+        pools = begins[len(common) : -1]
+        slot_mapping, seq_lens, block_tables = (tuple(pools[part::3]) for part in range(3))
+        ids, positions, last_rows, slots, sampling, sequence_slots, query_start_loc = begins[: len(common)]
+        return cls(
+            ids, positions, last_rows, slots, sampling, sequence_slots, query_start_loc, slot_mapping, seq_lens,
+            block_tables, begins[-1],
+        )  # fmt: skip
 
 
 class _Sequence(NamedTuple):
@@ -113,7 +129,8 @@ def _sequences(step: Sequence[Scheduled]) -> list[_Sequence]:
 
 class StepInputs:
     """Lays steps out while at most one before is not computed yet. Also keeps the table of each running request's
-    blocks, by slot. A step has at most `max_num_rows` sequences, drafts included, unless it is padded to a shape."""
+    blocks, by slot, for the pool of each of `windows`. A step has at most `max_num_rows` sequences, drafts included,
+    unless it is padded to a shape."""
 
     def __init__(
         self,
@@ -125,13 +142,16 @@ class StepInputs:
         block_size: int,
         device: torch.device,
         shapes: Sequence[GraphShape] = (),
+        windows: Sequence[int | None] = (None,),
     ) -> None:
-        self._block_size = block_size
-        self._max_blocks = -(-max_model_len // block_size)
-        self._blocks: NDArray[np.int32] = np.zeros((max_num_seqs, self._max_blocks), dtype=np.int32)
-        self._num_blocks = [0] * max_num_seqs  # of each slot, how many of its blocks the table already has
+        self._block_size, self._max_num_seqs = block_size, max_num_seqs
+        self._pools = [_Pool(window, block_size) for window in windows]
+        shape = max_num_seqs, -(-max_model_len // block_size)
+        self._tables: list[NDArray[np.int32]] = [np.zeros(shape, dtype=np.int32) for _ in windows]
+        self._num_blocks = [[0] * len(windows) for _ in range(max_num_seqs)]  # of each slot, what its tables have
         self._admission = [-1] * max_num_seqs  # of which admission those are
-        layouts = [Layout(max_num_tokens, max_num_rows, max_num_rows, self._max_blocks)]
+        widest = [pool.longest(max_model_len, max_num_tokens) for pool in self._pools]
+        layouts = [Layout(max_num_tokens, max_num_rows, max_num_rows, self._columns(widest))]
         layouts += [self._padded(shape) for shape in shapes]
         size = max(_Offsets.of(layout).end for layout in layouts)
         self._on_device = torch.zeros(size, dtype=torch.int32, device=device)
@@ -143,10 +163,11 @@ class StepInputs:
     def lay_out(self, step: Sequence[Scheduled]) -> Inputs:
         """`step` as it is."""
         sequences = _sequences(step)
-        query_lens, context_lens = (
-            [getattr(each, name) for each in sequences] for name in ("num_tokens", "context_len")
-        )
-        blocks = -(-max(context_lens) // self._block_size)
+        query_lens = [each.num_tokens for each in sequences]
+        starts = np.array([each.start for each in sequences], dtype=np.int64)
+        ends = starts + query_lens
+        context_lens = [(ends - pool.first_seen(starts) * self._block_size).tolist() for pool in self._pools]
+        blocks = self._columns([max(of_pool) for of_pool in context_lens])
         layout = Layout(sum(query_lens), len(sequences), query_lens.count(1), blocks)
         self._fill(sequences, layout)
         inputs = self._views(layout, query_lens, context_lens)
@@ -163,12 +184,20 @@ class StepInputs:
         layout = self._padded(shape)
         others = layout.sequences - layout.decodes
         query_lens = [1] * layout.decodes + [shape.prefill_tokens] * others
-        inputs = self._views(layout, query_lens, [shape.context] * layout.sequences, bounds=True)
+        context_lens = [[pool.longest(shape.context, tokens) for tokens in query_lens] for pool in self._pools]
+        inputs = self._views(layout, query_lens, context_lens, bounds=True)
         last_rows, slots = inputs.last_rows[: shape.num_rows], inputs.slots[: shape.num_rows]
         return inputs._replace(last_rows=last_rows, slots=slots)
 
     def _padded(self, shape: GraphShape) -> Layout:
-        return Layout.padded(shape, self._block_size)
+        """Behind the prompts of a step there is one more sequence, to which the tokens of padding belong."""
+        others = shape.prefills + 1 if shape.prefill_tokens else 0
+        longest = [pool.longest(shape.context, shape.prefill_tokens or 1) for pool in self._pools]
+        return Layout(shape.num_tokens, shape.sequences + others, shape.sequences, self._columns(longest))
+
+    def _columns(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        """Of block tables for contexts of up to such a length in each pool."""
+        return tuple(-(-length // self._block_size) for length in lengths)
 
     def _fill(self, step: Sequence[_Sequence], layout: Layout) -> None:
         """Write `step`. Where `layout` has room for more decodes there are others of one token, for more sequences
@@ -176,8 +205,8 @@ class StepInputs:
         count, decodes = len(step), sum(each.num_tokens == 1 for each in step)
         self._pinned.reverse()
         self._host = self._pinned[0].numpy()
-        slots = np.array([self._update_block_table(each.item.request) for each in step], dtype=np.int64)
-        of_rows = np.where([each.draft is not None for each in step], len(self._blocks), slots)
+        slots = np.array([self._update_block_tables(each.item.request) for each in step], dtype=np.int64)
+        of_rows = np.where([each.draft is not None for each in step], self._max_num_seqs, slots)
         samples = np.flatnonzero([each.item.samples for each in step])
         offsets, host = _Offsets.of(layout), self._host
         places = np.arange(count)  # among the layout's sequences
@@ -195,58 +224,66 @@ class StepInputs:
         rows = np.arange(len(token_ids))
         rows[decodes:] += layout.decodes - decodes
         positions = np.arange(layout.tokens) + np.repeat(first - (ends - lens), lens)
-        of_step = positions[rows]
-        blocks = self._blocks[np.repeat(slots, own_lens), of_step // self._block_size].astype(np.int64)
 
         int64 = self._int64
         ids = int64(offsets.token_ids, layout.tokens)
         ids[:] = 0
         ids[rows] = token_ids
         int64(offsets.positions, layout.tokens)[:] = positions
-        mapping = int64(offsets.slot_mapping, layout.tokens)
-        mapping[:] = PADDING_SLOT
-        mapping[rows] = blocks * self._block_size + of_step % self._block_size
         last_rows = int64(offsets.last_rows, layout.sequences)
         last_rows[:count], last_rows[count:] = ends[places] - 1, layout.tokens - 1
         slots_of_rows = int64(offsets.slots, layout.sequences)
-        slots_of_rows[:count], slots_of_rows[count:] = of_rows, len(self._blocks)
+        slots_of_rows[:count], slots_of_rows[count:] = of_rows, self._max_num_seqs
         int64(offsets.sampling, samples.size)[:] = samples
         of_sequences = int64(offsets.sequence_slots, layout.sequences)
-        of_sequences[:] = len(self._blocks)
+        of_sequences[:] = self._max_num_seqs
         of_sequences[places] = of_rows
         starts = host[offsets.query_start_loc :]
         starts[0], starts[1 : layout.sequences + 1] = 0, ends
-        host[offsets.seq_lens :][: layout.sequences] = first + lens
-        tables = host[offsets.block_tables :][: layout.sequences * layout.blocks].reshape(
-            layout.sequences, layout.blocks
-        )
-        tables[:] = 0
-        tables[places] = self._blocks[slots, : layout.blocks]
+        of_tokens, of_step = np.repeat(slots, own_lens), positions[rows]
+        for place, (pool, known) in enumerate(zip(self._pools, self._tables, strict=True)):
+            mapping = int64(offsets.slot_mapping[place], layout.tokens)
+            mapping[:] = PADDING_SLOT
+            blocks = known[of_tokens, of_step // self._block_size].astype(np.int64)
+            mapping[rows] = blocks * self._block_size + of_step % self._block_size
+            begins = pool.first_seen(first)
+            host[offsets.seq_lens[place] :][: layout.sequences] = first + lens - begins * self._block_size
+            shape = layout.sequences, layout.blocks[place]
+            tables = host[offsets.block_tables[place] :][: shape[0] * shape[1]].reshape(shape)
+            tables[:] = 0
+            columns = begins[places, None] + np.arange(shape[1])  # behind the last there is nothing to be seen
+            tables[places] = known[slots[:, None], np.minimum(columns, known.shape[1] - 1)]
         if self._on_device.is_cuda:
             self._on_device[: offsets.end].copy_(self._pinned[0][: offsets.end], non_blocking=True)
 
-    def _views(self, layout: Layout, query_lens: list[int], context_lens: list[int], *, bounds: bool = False) -> Inputs:
-        """The parts of the buffer as what a model is called with."""
+    def _views(
+        self, layout: Layout, query_lens: list[int], context_lens: list[list[int]], *, bounds: bool = False
+    ) -> Inputs:
+        """The parts of the buffer as what a model is called with; `context_lens` are of each pool."""
         offsets, device = _Offsets.of(layout), self._on_device
 
         def int64(begin: int, size: int) -> Tensor:
             return device[begin : begin + 2 * size].view(torch.int64)
 
-        metadata = AttentionMetadata(
-            query_lens=query_lens,
-            context_lens=context_lens,
-            num_decodes=layout.decodes,
-            query_start_loc=device[offsets.query_start_loc :][: layout.sequences + 1],
-            seq_lens=device[offsets.seq_lens :][: layout.sequences],
-            block_tables=device[offsets.block_tables :][: layout.sequences * layout.blocks].view(-1, layout.blocks),
-            slot_mapping=int64(offsets.slot_mapping, layout.tokens),
-            bounds=bounds,
-        )
+        pools = [
+            AttentionMetadata(
+                query_lens=query_lens,
+                context_lens=context_lens[place],
+                num_decodes=layout.decodes,
+                query_start_loc=device[offsets.query_start_loc :][: layout.sequences + 1],
+                seq_lens=device[offsets.seq_lens[place] :][: layout.sequences],
+                block_tables=device[offsets.block_tables[place] :][: layout.sequences * blocks].view(-1, blocks),
+                slot_mapping=int64(offsets.slot_mapping[place], layout.tokens),
+                bounds=bounds,
+            )
+            for place, blocks in enumerate(layout.blocks)
+        ]
         batch = ForwardBatch(
             token_ids=int64(offsets.token_ids, layout.tokens),
             positions=int64(offsets.positions, layout.tokens),
-            attention=metadata,
+            attention=pools[0],
             slots=int64(offsets.sequence_slots, layout.sequences),
+            windowed={pool.window: each for pool, each in zip(self._pools[1:], pools[1:], strict=True)},
         )
         rest = (offsets.last_rows, offsets.slots, offsets.sampling)
         return Inputs(batch, *(int64(begin, layout.sequences) for begin in rest))
@@ -255,13 +292,15 @@ class StepInputs:
         """Numbers of 64 bits of the pinned buffer."""
         return self._host[begin : begin + 2 * size].view(np.int64)
 
-    def _update_block_table(self, request: Request) -> int:
-        """Bring the table up to date for a request; only blocks it got since the last step are written."""
+    def _update_block_tables(self, request: Request) -> int:
+        """Bring the tables up to date for a request; only blocks it got since the last step are written. Those that it
+        has let go of since stay, in columns that are not laid out any more."""
         slot = request.slot
         if self._admission[slot] != request.admission:
-            self._admission[slot], self._num_blocks[slot] = request.admission, 0
-        known, count = self._num_blocks[slot], len(request.block_ids)
-        if known < count:
-            self._blocks[slot, known:count] = request.block_ids[known:]
-            self._num_blocks[slot] = count
+            self._admission[slot], self._num_blocks[slot] = request.admission, [0] * len(self._tables)
+        for place, (table, pages) in enumerate(zip(self._tables, request.pages, strict=True)):
+            known = max(self._num_blocks[slot][place], pages.first)
+            if known < pages.end:
+                table[slot, known : pages.end] = pages.ids[known - pages.first :]
+                self._num_blocks[slot][place] = pages.end
         return slot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,20 @@ from appliance.protocol import (
 if TYPE_CHECKING:
     from appliance.engine.grammar import Constraint, Mask
     from appliance.engine.thinking import Thinking
+
+
+@dataclass(slots=True)
+class Pages:
+    """What a sequence holds of a pool: the pages `ids` of its blocks `first`, `first` + 1, ... It has let go of those
+    before, which no token to come sees."""
+
+    first: int
+    ids: list[int]
+
+    @property
+    def end(self) -> int:
+        """One behind its last block."""
+        return self.first + len(self.ids)
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +58,7 @@ class Request:
     thinking: Thinking | None = None  # where its answer stands in its reasoning, if that is bounded
     arrival: int = 0  # order of arrival
     output_token_ids: list[int] = field(default_factory=list)
-    block_ids: list[int] = field(default_factory=list)
+    pages: list[Pages] = field(default_factory=list)  # of each pool, while it runs
     block_hashes: list[bytes] = field(default_factory=list)
     slot: int = -1  # its place among the running requests, 0 .. max_num_seqs - 1; -1 while it waits
     admission: int = -1  # grows with each admission: a new number means new blocks
@@ -76,8 +91,13 @@ class Request:
 
     @property
     def is_running(self) -> bool:
-        """It has a slot, and blocks."""
+        """It has a slot, and pages."""
         return self.slot >= 0
+
+    @property
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """All that it holds, each with the number of its pool."""
+        return ((pool, block) for pool, pages in enumerate(self.pages) for block in pages.ids)
 
     @property
     def is_greedy(self) -> bool:

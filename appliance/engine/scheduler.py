@@ -75,7 +75,7 @@ class Scheduler:
     """
 
     def __init__(self, limits: Limits, cache: CacheManager, drafts: Drafts | None = None) -> None:
-        assert cache.capacity >= limits.max_model_len, "one sequence of full length must fit"
+        assert cache.holds(limits.max_model_len), "one sequence of full length must fit"
         self.limits = limits
         self.cache = cache
         self.drafts = drafts
@@ -141,9 +141,9 @@ class Scheduler:
         for request in [running for running in ongoing if running.num_pending_tokens == 1]:
             if len(planned) == budget:
                 break
-            if not request.block_ids:
+            if not request.is_running:
                 continue  # preempted earlier in this loop
-            while not self.cache.grow(request):
+            while not self.cache.grow(request, 1):
                 victim = self.running[-1]
                 planned.pop(victim, None)
                 self._preempt(victim)
@@ -156,7 +156,8 @@ class Scheduler:
             self._admit()
         prefills = [one for one in self.running if one not in planned and not one.awaits_its_last(limit)]
         for _, equals in groupby(prefills, key=lambda request: request.priority):
-            shares = _shares({request: self.cache.most_tokens(request) for request in equals}, budget)
+            most = {request: self.cache.most_tokens(request) for request in equals if request.is_running}
+            shares = self._with_room(_shares(most, budget), planned)
             planned |= shares
             budget -= sum(shares.values())
         step = [self._scheduled(request, count) for request, count in planned.items()]
@@ -164,6 +165,19 @@ class Scheduler:
             step = self._with_drafts(step, self.drafts, budget)
         step.sort(key=lambda item: not item.is_decode)  # stable
         return step
+
+    def _with_room(self, shares: dict[Request, int], planned: dict[Request, int]) -> dict[Request, int]:
+        """As many tokens of prompts as there is room for. Behind a window there may be none until a step in flight is
+        read; before the others, those of lower rank are preempted."""
+        for request in sorted(shares, key=_rank):
+            while request.is_running and not (room := self.cache.grow(request, shares[request])):
+                victim = self.running[-1]
+                if victim is request:
+                    break
+                planned.pop(victim, None)
+                self._preempt(victim)
+            shares[request] = room if request.is_running else 0
+        return {request: count for request, count in shares.items() if count}
 
     @property
     def awaits_tokens(self) -> bool:
@@ -204,7 +218,7 @@ class Scheduler:
         sampled a token, in the order of `step`."""
         for item in step:
             item.request.num_unread -= item.samples
-            if item.request.block_ids and item.request.admission == item.admission:
+            if item.request.is_running and item.request.admission == item.admission:
                 self.cache.commit(item.request, item.start, item.start + item.num_known)
         return [item.request for item in step if item.samples]
 
@@ -213,7 +227,7 @@ class Scheduler:
         request = item.request
         if self.drafts is not None:
             self.drafts.note(request, len(item.drafts), accepted)
-        if accepted and request.block_ids and request.admission == item.admission:
+        if accepted and request.is_running and request.admission == item.admission:
             request.num_computed_tokens += accepted
             self.cache.commit(request, request.num_computed_tokens - accepted, request.num_computed_tokens)
 
@@ -225,19 +239,19 @@ class Scheduler:
         """Remove a request, waiting or running, and free its blocks."""
         del self._live[request.request_id]
         self._live_probes -= request.probe
-        self._dead_entries += not request.block_ids
+        self._dead_entries += not request.is_running
         if self._dead_entries > len(self._live) + 64:
             self._waiting = [entry for entry in self._waiting if self._live.get(entry[2].request_id) is entry[2]]
             heapq.heapify(self._waiting)
             self._dead_entries = 0
-        if request.block_ids:
+        if request.is_running:
             self.running.remove(request)
         self._release(request)
 
     def check_books(self) -> None:
         """Assert the invariants between steps. For tests, and for `INGOT_CHECK_BOOKS` (see `core`)."""
         self.cache.check_books(self.running)
-        assert all(request.block_ids for request in self.running)
+        assert all(request.is_running and request.pages for request in self.running)
         assert len(self.running) <= self.limits.max_num_seqs
         slots = [request.slot for request in self.running]
         assert sorted(slots + self._free_slots) == list(range(self.limits.max_num_seqs))
@@ -252,14 +266,14 @@ class Scheduler:
         coming = self.cache.being_computed(self.running)
         while len(self.running) < self.limits.max_num_seqs and len(put_off) < MOST_PUT_OFF:
             request = self._next_waiting()
-            reserve = len(self.running)  # so each running request can grow by one block without a preemption
-            if request is None or reserve >= self.cache.num_free_blocks:
+            # Each running request can grow by one block without a preemption.
+            if request is None or len(self.running) >= self.cache.num_free_blocks:
                 break
             hit = self.cache.match_prefix(request)
             if hit is None or self.cache.is_coming(request, hit, coming, self.running):
                 put_off.append(heapq.heappop(self._waiting))
                 continue
-            if not self.cache.allocate(request, hit, reserve):
+            if not self.cache.allocate(request, hit, self.running, self.limits.max_num_batched_tokens):
                 break  # no request overtakes one that does not fit yet
             heapq.heappop(self._waiting)
             request.slot = self._free_slots.pop()

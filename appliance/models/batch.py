@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -19,14 +20,20 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """T tokens of S sequences. `slots` are where the sequences run, which are their rows in every `StateCache`; padding
-    has the row behind those of all sequences."""
+    """T tokens of S sequences. `windowed` says where they lie in the pools of layers with such a window, `attention`
+    where they do in all others. `slots` are where the sequences run, which are their rows in every `StateCache`;
+    padding has the row behind those of all sequences."""
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
     attention: AttentionMetadata
     slots: Tensor  # [S] int64
     carried: Carried = field(default_factory=Carried)
+    windowed: Mapping[int | None, AttentionMetadata] = field(default_factory=dict)
+
+    def attention_of(self, window: int | None) -> AttentionMetadata:
+        """Where a layer with that window has its pages."""
+        return self.windowed.get(window, self.attention)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@ from torch import Tensor
 class AttentionMetadata:
     """The geometry of one batch of S sequences and T query tokens; sequences that decode one token come first.
 
+    For layers with a window, contexts and tables may begin at any block before the first token that some query sees:
+    positions are counted from the context's end.
+
     `query_lens` and `context_lens` are on the host, so that a backend can plan without waiting for the device; a
     context length counts all tokens that are visible to the last query token, itself included.
 

@@ -1,127 +1,24 @@
-"""Prefixes of pages and states, on a simulated device that keeps in each page and row the tokens that made it: any hit
-on the wrong thing shows at once. Plain data, no torch."""
+"""Prefixes of pages and states, on a simulated device that knows of each page and row which tokens made it: any hit on
+the wrong thing shows at once. Plain data, no torch."""
 
 from __future__ import annotations
 
 import os
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from appliance.engine.block_pool import BlockPool
-from appliance.engine.cache_manager import MOST_FORKS, TURN_GRID, CacheManager
+from appliance.engine.cache_manager import MOST_FORKS, TURN_GRID
 from appliance.engine.request import Request
-from appliance.engine.scheduler import Limits, Scheduled, Scheduler
-from appliance.engine.snapshots import FRESH, Snapshots
-from appliance.protocol import SamplingParams
+from appliance.engine.snapshots import Snapshots
+from appliance.engine.speculation.drafts import Drafts
+from tests.engine import simulated
+from tests.engine.simulated import Guesses, Run, Window, answer, prompts
 
-EOS = frozenset({0})
 SECONDS = float(os.environ.get("INGOT_FUZZ_SECONDS", "8"))
 """For each of the fuzzed runs; an hour by hand."""
-
-
-def following(tokens: tuple[int, ...]) -> int:
-    """The model: a token that depends on all before it, and now and then ends the answer."""
-    return hash(tokens) % 23
-
-
-def answer(prompt: list[int], max_tokens: int, context: int) -> list[int]:
-    """Of a run that is alone, and computes everything."""
-    tokens = list(prompt)
-    while len(tokens) - len(prompt) < max_tokens and len(tokens) < context:
-        tokens.append(following(tuple(tokens)))
-        if tokens[-1] in EOS:
-            break
-    return tokens[len(prompt) :]
-
-
-class Device:
-    """Computes steps as a hybrid model would: with pages by position, and a state that only goes forward."""
-
-    def __init__(self, block_size: int, has_states: bool) -> None:
-        self.block_size, self.has_states = block_size, has_states
-        self.pages: dict[tuple[int, int], tuple[int, ...]] = {}  # (block, offset) -> the tokens up to there
-        self.rows: dict[int, tuple[int, ...]] = {FRESH: ()}
-        self.slots: dict[int, tuple[int, ...]] = {}
-
-    def compute(self, step: list[Scheduled]) -> list[int]:
-        """The tokens that the step's requests sample."""
-        slots = [item.request.slot for item in step]
-        for item in step:
-            if item.loads is not None:
-                self.slots[item.request.slot] = self.rows[item.loads]
-        sampled = [self._compute(item) for item in step]
-        for item, slot in zip(step, slots, strict=True):
-            if item.saves is not None:
-                self.rows[item.saves] = self.slots[slot]
-        return [token for token, item in zip(sampled, step, strict=True) if item.samples]
-
-    def _compute(self, item: Scheduled) -> int:
-        request = item.request
-        state = self.slots[request.slot] if self.has_states else self._page(request, item.start - 1)
-        assert len(state) == item.start, f"{request.request_id} begins with the state of {len(state)} tokens"
-        given = request.tokens(item.start, item.context_len)
-        for place in range(item.start, item.context_len):
-            assert self._page(request, place - 1) == state, f"{request.request_id} sees another's page before {place}"
-            token = given[place - item.start] if place < request.num_tokens else following(state)
-            state = (*state, token)
-            self.pages[request.block_ids[place // self.block_size], place % self.block_size] = state
-        self.slots[request.slot] = state
-        return following(state)
-
-    def _page(self, request: Request, place: int) -> tuple[int, ...]:
-        return self.pages[request.block_ids[place // self.block_size], place % self.block_size] if place >= 0 else ()
-
-
-class Run:
-    """A scheduler with its device, in which steps overlap or do not."""
-
-    def __init__(
-        self, *, num_blocks=24, block_size=4, seqs=4, budget=19, context=80, snapshots: int | None = 6, overlaps=False
-    ) -> None:
-        rows = None if snapshots is None else Snapshots(seqs + 1, snapshots)
-        self.scheduler = Scheduler(
-            Limits(seqs, budget, context), CacheManager(BlockPool(num_blocks, block_size), snapshots=rows)
-        )
-        self.device = Device(block_size, snapshots is not None)
-        self.overlaps = overlaps
-        self.in_flight: tuple[list[Scheduled], list[int]] | None = None
-        self.answers: dict[str, list[int]] = {}
-
-    def add(self, name: str, prompt: list[int], max_tokens: int = 8, priority: int = 0, salt: str = "") -> Request:
-        request = Request(name, prompt, SamplingParams(max_tokens=max_tokens), 0, priority, salt)
-        self.scheduler.add(request)
-        return request
-
-    def step(self) -> None:
-        step = self.scheduler.schedule()
-        launched = (step, self.device.compute(step)) if step else None
-        self.scheduler.launched(step)
-        self._read()
-        self.in_flight = launched
-        if not self.overlaps:
-            self._read()
-        self.scheduler.check_books()
-
-    def _read(self) -> None:
-        if self.in_flight is None:
-            return
-        step, sampled = self.in_flight
-        self.in_flight = None
-        tokens = dict(zip([item.request for item in step if item.samples], sampled, strict=True))
-        for request in self.scheduler.complete([item for item in step if self.scheduler.is_live(item.request)]):
-            if request.accept(tokens[request], EOS, self.scheduler.limits.max_model_len):
-                self.answers[request.request_id] = request.output_token_ids
-                self.scheduler.finish(request)
-
-    def drain(self) -> None:
-        for _ in range(10_000):
-            if not len(self.scheduler) and self.in_flight is None:
-                return
-            self.step()
-        raise AssertionError("the requests do not end")
 
 
 def ask(run: Run, name: str, prompt: list[int], max_tokens: int = 8) -> Request:
@@ -253,7 +150,7 @@ def test_a_damaged_sequence_takes_its_copies_with_it():
 
 def test_conversations_hit_nearly_as_much_as_with_pages_alone(monkeypatch):
     """Eight of five turns each, side by side, behind two system prompts; with rows for three copies of each."""
-    monkeypatch.setattr(f"{__name__}.following", lambda tokens: hash(tokens[-8:]) % 5000 + 1)
+    monkeypatch.setattr(simulated, "following", lambda state: state % 5000 + 1)
     alone, hybrid = (_conversations(snapshots) for snapshots in (None, 24))
     assert hybrid >= 0.9 * alone, (hybrid, alone)
 
@@ -275,40 +172,114 @@ def _conversations(snapshots: int | None) -> float:
     return run.scheduler.prompt_tokens_cached / run.scheduler.prompt_tokens_seen
 
 
+# ------------------------------------------------------------------------------------------------------------- windows
+
+
+def test_a_long_sequence_holds_its_window_and_a_chunk():
+    """Of 2,000 tokens in a pool of 20 blocks, which it shares with nobody: 40 of a window, and two chunks of 16."""
+    run = Run(num_blocks=None, windows=[Window(40, 20)], context=2100, budget=16, snapshots=None, overlaps=True)
+    request = run.add("long", numbers(2000), 30)
+    most = 0
+    while len(run.scheduler):
+        run.step()
+        most = max(most, len(request.pages[0].ids) if request.pages else 0)
+    assert run.answers["long"] == answer(numbers(2000), 30, 2100)
+    assert most <= 10 + 1 + 2 * 4
+
+
+@pytest.mark.parametrize("num_blocks", [None, 40], ids=["only windows", "mixed"])
+@pytest.mark.parametrize("length", [*range(1, 20), 39, 40, 41, 60, 61])
+def test_a_hit_needs_the_last_window_and_no_more(num_blocks, length):
+    """What lies before was let go, and is soon evicted; the border is found all the same."""
+    run = Run(num_blocks=num_blocks, windows=[Window(9, 14)], context=80, budget=8, snapshots=None)
+    ask(run, "cold", numbers(length))
+    assert ask(run, "again", numbers(length)).num_cached_tokens == (length - 1) // 4 * 4
+    assert ask(run, "longer", [*numbers(length), 7]).num_cached_tokens == length // 4 * 4
+
+
+def test_a_border_whose_window_was_evicted_is_not_hit_though_all_before_it_is_known():
+    run = Run(num_blocks=100, windows=[Window(9, 14)], context=80, budget=8, snapshots=None)
+    ask(run, "cold", numbers(40))
+    for number in range(4):
+        ask(run, f"other {number}", numbers(60, 500 + 100 * number))
+    assert ask(run, "again", numbers(40)).num_cached_tokens == 0
+
+
+def test_what_a_window_has_left_goes_before_what_another_prompt_may_continue():
+    run = Run(num_blocks=None, windows=[Window(9, 30)], context=400, budget=8, snapshots=None)
+    ask(run, "first", numbers(20))
+    ask(run, "long", numbers(300, 500))
+    assert ask(run, "again", numbers(20)).num_cached_tokens == 16
+
+
+def test_a_beginning_that_many_share_lasts_though_each_of_them_leaves_it():
+    run = Run(num_blocks=None, windows=[Window(9, 60)], context=400, budget=8, snapshots=None)
+    system = numbers(100)
+    hits = [ask(run, str(n), [*system, *[n] * 30], 40).num_cached_tokens for n in range(1, 9)]
+    assert hits == [0] + [100] * 7
+
+
+def test_windows_of_many_sequences_fit_where_their_contexts_would_not():
+    """Four of 400 tokens in 60 blocks of 4, side by side: nobody is preempted for another."""
+    run = Run(num_blocks=None, windows=[Window(32, 60)], context=500, budget=32, snapshots=None, seqs=4)
+    for number in range(4):
+        run.add(str(number), numbers(400, 1000 * number), 20)
+    run.step()
+    assert run.scheduler.num_running == 4
+    run.drain()
+    assert run.scheduler.num_preemptions == 0
+    assert run.answers == {str(n): answer(numbers(400, 1000 * n), 20, 500) for n in range(4)}
+
+
+def test_the_first_prompt_goes_on_in_the_least_pool_whoever_else_asks():
+    """Window, block, and two tokens: everybody is computed token by token, and ends."""
+    run = Run(num_blocks=None, windows=[Window(9, 5)], context=300, budget=64, snapshots=None, seqs=4, overlaps=True)
+    for number in range(4):
+        run.add(str(number), numbers(100, 1000 * number), 20)
+    run.drain()
+    assert run.answers == {str(n): answer(numbers(100, 1000 * n), 20, 300) for n in range(4)}
+
+
 # ------------------------------------------------------------------------------------------------------------- fuzzing
 
 
 @pytest.mark.parametrize("overlaps", [False, True], ids=["plain", "overlapped"])
-def test_any_mix_of_requests_gets_the_tokens_of_a_run_alone(overlaps):
-    """Shared prefixes, forks, turns, aborts, priorities, preemptions, evictions and odd chunks."""
-    until = time.process_time() + SECONDS
+@pytest.mark.parametrize("windowed", [False, True], ids=["full", "windows"])
+def test_any_mix_of_requests_gets_the_tokens_of_a_run_alone(windowed, overlaps):
+    """Shared prefixes, forks, turns, aborts, priorities, preemptions, evictions, drafts and odd chunks."""
+    until = time.process_time() + SECONDS / 2
     seed = reached = preempted = 0
     while time.process_time() < until or seed < 20:
-        hits, preemptions = _fuzz(seed, overlaps)
+        hits, preemptions = _fuzz(seed, windowed, overlaps)
         reached, preempted, seed = reached + hits, preempted + preemptions, seed + 1
     assert reached > seed // 3
-    assert preempted > seed // 4
+    assert preempted > seed // 8
 
 
-def _fuzz(seed: int, overlaps: bool) -> tuple[int, int]:
+def _fuzz(seed: int, windowed: bool, overlaps: bool) -> tuple[int, int]:
     rng = random.Random(seed)
     block_size, context = rng.choice([1, 3, 4, 16, 33]), rng.choice([60, 150])
+    snapshots = rng.choice([None, 0, 1, 2, 5, 20])
+    drafts = Drafts(Guesses(rng), 3, 8) if snapshots is None and rng.random() < 0.5 else None
+    windows = [_window(rng, block_size, context) for _ in range(rng.choice([1, 1, 2]) if windowed else 0)]
     least = -(-context // block_size)
     run = Run(
-        num_blocks=least + rng.randrange(0, 2 * least),
+        num_blocks=None if windowed and rng.random() < 0.5 else least + rng.randrange(0, 2 * least),
         block_size=block_size,
         seqs=rng.randrange(1, 6),
         context=context,
         budget=rng.choice([1, 5, 17, 64]),
-        snapshots=rng.choice([None, 0, 1, 2, 5, 20]),
+        snapshots=snapshots,
+        windows=sorted(windows, reverse=True),
+        drafts=drafts,
         overlaps=overlaps,
     )
     asked: dict[str, tuple[list[int], int]] = {}
     said: list[list[int]] = []
     aborted = set()
-    prompts = _prompts(rng, context, said)
+    asking = prompts(rng, context, said)
     for number in range(rng.randrange(5, 40)):
-        name, prompt, most = f"{seed}-{number}", next(prompts), rng.randrange(1, 60)
+        name, prompt, most = f"{seed}-{number}", next(asking), rng.randrange(1, 60)
         asked[name] = prompt, most
         run.add(name, prompt, most, rng.choice([0, 0, 0, 1]), rng.choice(["", "", "salt"]))
         for _ in range(rng.choice([0, 0, 1, 3, 30])):
@@ -316,7 +287,7 @@ def _fuzz(seed: int, overlaps: bool) -> tuple[int, int]:
         if rng.random() < 0.2 and (live := list(run.scheduler)):
             dropped = rng.choice(live)
             aborted.add(dropped.request_id)
-            run.scheduler.finish(dropped)
+            run.abort(dropped)
         said += [asked[done][0] + run.answers[done] for done in list(run.answers)[-2:]]
     run.drain()
     for name, (prompt, most) in asked.items():
@@ -325,11 +296,8 @@ def _fuzz(seed: int, overlaps: bool) -> tuple[int, int]:
     return run.scheduler.prompt_tokens_cached > 0, run.scheduler.num_preemptions
 
 
-def _prompts(rng: random.Random, context: int, said: list[list[int]]) -> Iterator[list[int]]:
-    """New ones, beginnings of older ones with another end, and next turns."""
-    roots = [[rng.randrange(1, 9) for _ in range(rng.randrange(1, context))] for _ in range(3)]
-    while True:
-        root = rng.choice(roots + said[-6:])
-        kept = root[: rng.randrange(len(root) + 1)] if rng.random() < 0.6 else root
-        prompt = kept + [rng.randrange(1, 9) for _ in range(rng.randrange(0, 20))]
-        yield prompt[: context - 1] or [1]
+def _window(rng: random.Random, block_size: int, context: int) -> Window:
+    """With the least of a pool that a sequence can be computed in, or more."""
+    window = rng.choice([1, 2, 5, 16, 40, context - 1])
+    least = BlockPool(1, block_size, window).most_held(context, chunk=2)
+    return Window(window, least + rng.randrange(0, 2 * least + 2))

@@ -153,7 +153,7 @@ def test_a_shared_block_that_really_holds_nan_ends_all_who_share_it_and_nothing_
     sharer = engine.scheduler.get("second")
     assert sharer is not None
     assert sharer.num_cached_tokens == 48
-    engine._caches.layers[1].tensors[-1][sharer.block_ids[1]] = torch.nan
+    engine._caches.layers[1].tensors[-1][sharer.pages[0].ids[1]] = torch.nan
     # Only one of them is in the step that finds it.
     damaged = engine._end_damaged([sharer])
     assert {request.request_id for request in damaged} == {"first", "second"}
@@ -164,7 +164,7 @@ def test_a_shared_block_that_really_holds_nan_ends_all_who_share_it_and_nothing_
     again = Request("again", QUESTION, SamplingParams(), seed=0)
     hit = engine.scheduler.cache.match_prefix(again)
     assert hit is not None
-    assert hit.blocks == []
+    assert hit.num_blocks == 0
     assert answered(engine, QUESTION) == expected
     assert started
 
@@ -178,7 +178,7 @@ def test_damage_is_found_where_it_is_and_both_end_with_an_error(folder):
     engine.step()
     sharer = engine.scheduler.get("second")
     assert sharer is not None
-    engine._caches.layers[0].tensors[0][sharer.block_ids[0]] = torch.nan
+    engine._caches.layers[0].tensors[0][sharer.pages[0].ids[0]] = torch.nan
     outputs = run(engine)
     assert {name: found[-1].finish_reason for name, found in outputs.items()} == {
         "first": FinishReason.ERROR,

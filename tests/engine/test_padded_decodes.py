@@ -21,6 +21,7 @@ from appliance.engine.graphs import Computed, GraphChoice, StepSize
 from appliance.engine.inputs import Inputs, StepInputs
 from appliance.models.collectives import ALONE, Group
 from appliance.protocol import CorePhase, Phase, SamplingParams, StepKind, Submit
+from kernels.paged_attention.metadata import AttentionMetadata
 from tests.configured import engine_config
 from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine
@@ -28,7 +29,10 @@ from tests.parity.ranks import ThreadGroup, together
 from tests.tiny import write_checkpoint
 
 PADDED = StepInputs.padded
-FAMILIES = ("llama", "qwen3_moe", "deepseek_v3", "glm_moe_dsa", "qwen3_next")
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ("llama", "qwen3_moe", "deepseek_v3", "glm_moe_dsa", "qwen3_next")},
+    "windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
+}
 
 
 class ComputedGraphs:
@@ -58,10 +62,17 @@ class ComputedGraphs:
 def padded_for_torch(inputs: StepInputs, shape: GraphShape) -> Inputs:
     """Torch's attention reads lengths on the host, for which reason no graph may hold it: here they are true."""
     padded = PADDED(inputs, shape)
-    attention = padded.batch.attention
-    query_lens, context_lens = attention.query_start_loc.diff().tolist(), attention.seq_lens.tolist()
-    attention = replace(attention, query_lens=query_lens, context_lens=context_lens, bounds=False)
-    return padded._replace(batch=replace(padded.batch, attention=attention))
+    windowed = {window: as_they_are(attention) for window, attention in padded.batch.windowed.items()}
+    return padded._replace(
+        batch=replace(padded.batch, attention=as_they_are(padded.batch.attention), windowed=windowed)
+    )
+
+
+def as_they_are(bounds: AttentionMetadata) -> AttentionMetadata:
+    query_lens, context_lens = bounds.query_start_loc.diff().tolist(), bounds.seq_lens.tolist()
+    assert all(true <= most for true, most in zip(query_lens, bounds.query_lens, strict=True))
+    assert all(true <= most for true, most in zip(context_lens, bounds.context_lens, strict=True))
+    return replace(bounds, query_lens=query_lens, context_lens=context_lens, bounds=False)
 
 
 @pytest.fixture
@@ -72,7 +83,8 @@ def graphs(monkeypatch):
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def folder(request, tmp_path_factory):
-    return write_checkpoint(tmp_path_factory.mktemp("model") / "model", request.param, seed=2)
+    family, config = FAMILIES[request.param]
+    return write_checkpoint(tmp_path_factory.mktemp("model") / "model", family, seed=2, **config)
 
 
 @pytest.fixture

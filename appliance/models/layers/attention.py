@@ -65,15 +65,16 @@ class Attention:
                 query, key = self._normed(self.q_norm, query), self._normed(self.k_norm, key)
             else:
                 norms = (self.q_norm.weight, self.k_norm.weight)
+        attention = batch.attention_of(self._sliding_window)
         scales = {}
         if cache.key.dtype == torch.float8_e4m3fn:
             scales = {"key_scale": self._key_scale, "value_scale": self._value_scale}
         self._kernels.rotary_cache(
-            query, key, value, batch.positions, self._cos_sin, cache.key, cache.value, batch.attention.slot_mapping,
+            query, key, value, batch.positions, self._cos_sin, cache.key, cache.value, attention.slot_mapping,
             norms, self._eps, offset=self._offset, **scales,
         )  # fmt: skip
         mixed = self._kernels.paged_attention(
-            query, cache.key, cache.value, batch.attention, self._scale, self._sliding_window, **scales
+            query, cache.key, cache.value, attention, self._scale, self._sliding_window, **scales
         )
         mixed = mixed.flatten(1)
         if self._gated:
