@@ -477,6 +477,7 @@ class Fatal(msgspec.Struct, frozen=True, kw_only=True, tag="fatal"):
     exception: str  # its class, as `RuntimeError`
     message: str
     traceback: str
+    stacks: str = ""  # of all its processes, as `engine_process.stacks` writes them, where a rank hangs
 
 
 AboutCore = Hello | CorePhase | Loaded | CoreBeat | Fatal

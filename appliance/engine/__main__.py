@@ -37,11 +37,12 @@ def main() -> int:
     parser.add_argument("--parent", metavar="PID", type=int, default=os.getppid(), help="end when this process has")
     parser.add_argument("--rank", metavar="N", type=int, help="of a model that several processes share: not the first")
     parser.add_argument("--pipe", metavar="FD", type=int, help="what the first rank tells this one over")
+    parser.add_argument("--progress", metavar="FD", type=int, help="where this one says how far it is")
     options = parser.parse_args()
     keep_memory()
     gc.disable()  # until everything is imported: collecting in between only costs time
     if options.rank is not None:
-        return run_follower(options.rank, options.pipe, options.connect, options.parent)
+        return run_follower(options.rank, options.pipe, options.progress, options.connect, options.parent)
     link = CoreLink(options.connect)
     activity = Activity()
     totals: list[Counters] = [Counters()]

@@ -98,13 +98,14 @@ def _serve(
     group: Group = ALONE
     if config.ranks > 1:
         activity.enter("joining the other ranks")
-        config, group = join(config, 0, link.folder, _log)
+        config, group = join(config, 0, link.folder, _log, followers.progress)
 
     def report(phase: CorePhase) -> None:
         activity.enter(phase.phase)
         link.send(phase)
 
     core = Core(config, report, _log, group)
+    group.progress.end_turn()
     engine = core.engine
     link.send(engine.loaded)
     activity.enter("idle")
@@ -122,7 +123,10 @@ def _serve(
             followers.lead(Turn(messages, compiled))
             if not engine.idle:
                 activity.enter("step")
-            if outputs := core.advance(compiled):
+            group.progress.begin_turn()
+            outputs = core.advance(compiled)
+            group.progress.end_turn()
+            if outputs:
                 link.send(Outputs(outputs))
         totals[0] = _counters(engine)
 

@@ -305,7 +305,8 @@ class Engine:
         for request_id in compiled:
             request, future = self._compiling.pop(request_id)
             try:
-                self._grammars.bind(request, future)
+                with self._group.progress.preparing():  # this rank may still compile it
+                    self._grammars.bind(request, future)
             except (GrammarError, CheckpointError) as error:
                 bound = "thinking budget" if request.sampling.grammar is None else "grammar"
                 outputs.append(_error(request, f"its {bound} cannot be used: {error}", is_refusal=True))

@@ -1,7 +1,8 @@
 """The processes of a model that several ranks share, and what the first says to the others.
 
 The first rank is the core that the front door speaks with. Before each turn of its loop it hands the others what it is
-about to do, so that all take the same steps. A rank that ends, or fails, ends all: the first to do so is the cause.
+about to do, so that all take the same steps. A rank that ends, fails or hangs ends all: the first to do so is the
+cause.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from appliance.engine.link import CoreLink
+from appliance.engine.rank_watch import RankWatch
+from appliance.models.rank_progress import RankProgress, SharedProgress
 from appliance.protocol import EngineConfig, Fatal, Submit, ToCore
 
 if TYPE_CHECKING:
@@ -51,6 +54,9 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Followers(Protocol):
+    progress: RankProgress
+    """Of the first rank."""
+
     def lead(self, turn: Turn) -> None:
         """Hand the other ranks the next turn."""
 
@@ -65,6 +71,8 @@ class Followers(Protocol):
 
 
 class NoFollowers:
+    progress = RankProgress()
+
     def lead(self, turn: Turn) -> None: ...
 
     def close(self) -> None: ...
@@ -97,8 +105,11 @@ class RankProcesses:
         self._arrivals = itertools.count()
         self._closing = threading.Event()
         self._found = threading.Event()
+        self._shared = SharedProgress.of(config.ranks)
+        self._watched = RankWatch()
+        self.progress = self._shared.rank(0)
         for rank in range(1, config.ranks):
-            self._followers.append(_start(rank, folder))
+            self._followers.append(_start(rank, folder, self._shared.fd))
             self._followers[-1].pipe.send_bytes(msgspec.msgpack.encode(config))
         self._thread = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._thread.start()
@@ -135,13 +146,26 @@ class RankProcesses:
                     pass
                 cause = cause_of(self._followers)
             elif not self._closing.is_set():
-                cause = stopped(self._followers)
+                cause = stopped(self._followers) or self._hung()
             if self._closing.is_set():
                 return
-        print(f"{cause.message}", file=sys.stderr, flush=True)
+        print(cause.traceback or cause.message, file=sys.stderr, flush=True)
         self._link.last_words(cause)
         self.kill()
         os._exit(1)
+
+    def _hung(self) -> Fatal | None:
+        """What to say of ranks for which the others have waited too long, if there are such."""
+        words = self._shared.words()
+        hang = self._watched.look(words, time.monotonic())
+        if hang is None:
+            return None
+        from appliance.engine.rank_hang import told  # late: the core says hello first
+
+        fatal = told(hang, [os.getpid(), *(follower.process.pid for follower in self._followers)])
+        if fatal is None:
+            self._watched.be_patient()
+        return fatal if self._shared.words() == words else None
 
     def _hear(self, timeout_s: float) -> bool:
         """Note what the followers say and which of them end; False if nothing comes, or it is expected."""
@@ -188,12 +212,12 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait(max(deadline - time.monotonic(), 0))
 
 
-def _start(rank: int, folder: Path) -> Follower:
+def _start(rank: int, folder: Path, progress_fd: int) -> Follower:
     ours, theirs = Pipe()
     with theirs:
         command = [sys.executable, "-m", "appliance.engine", "--connect", str(folder), "--parent", str(os.getpid())]
-        command += ["--rank", str(rank), "--pipe", str(theirs.fileno())]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        command += ["--rank", str(rank), "--pipe", str(theirs.fileno()), "--progress", str(progress_fd)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), progress_fd])
     return Follower(rank, process, ours)
 
 
@@ -235,8 +259,15 @@ def seeded(message: ToCore) -> ToCore:
     return msgspec.structs.replace(message, sampling=sampling)
 
 
-def join(config: EngineConfig, rank: int, folder: Path, log: Callable[[str], None]) -> tuple[EngineConfig, Group]:
-    """Meet the other ranks; the config that this one's engine is made from, and its group. Imports torch."""
+def join(
+    config: EngineConfig,
+    rank: int,
+    folder: Path,
+    log: Callable[[str], None],
+    progress: RankProgress | None = None,
+) -> tuple[EngineConfig, Group]:
+    """Meet the other ranks; the config that this one's engine is made from, and its group, which writes `progress`.
+    Imports torch."""
     import torch
 
     from appliance.engine.peer_memory import open_shared
@@ -260,7 +291,7 @@ def join(config: EngineConfig, rank: int, folder: Path, log: Callable[[str], Non
         world_size=config.ranks,
         device_id=device,
     )
-    group = Distributed()
+    group = Distributed(progress)
     summing = {op: name for op, name in config.backends.items() if op == "all_reduce"}
     if device is not None and summing.get("all_reduce", "torch") != "torch":
         shared = open_shared(group, device, log)
@@ -269,7 +300,7 @@ def join(config: EngineConfig, rank: int, folder: Path, log: Callable[[str], Non
     return config, group
 
 
-def follow(rank: int, pipe: Connection, folder: Path) -> None:
+def follow(rank: int, pipe: Connection, folder: Path, progress: RankProgress) -> None:
     """What a process of rank 1 and up does: what it is told, until it is told to end."""
     from appliance.engine.core import Core, prepare
 
@@ -281,22 +312,25 @@ def follow(rank: int, pipe: Connection, folder: Path) -> None:
         print(f"(rank_{rank} pid={os.getpid()}) {line}", file=sys.stderr, flush=True)
 
     prepare(config, log)
-    config, group = join(config, rank, folder, log)
+    config, group = join(config, rank, folder, log, progress)
     core = Core(config, lambda _: None, log, group)
+    progress.end_turn()
     while not (turn := msgspec.msgpack.decode(pipe.recv_bytes(), type=Turn)).ends:
+        progress.begin_turn()
         for message in turn.messages:
             core.hear(message)
         core.advance(turn.compiled)
+        progress.end_turn()
 
 
-def run_follower(rank: int, pipe_fd: int, folder: Path, parent: int) -> int:
+def run_follower(rank: int, pipe_fd: int, progress_fd: int, folder: Path, parent: int) -> int:
     """Ends with the process that started it, however that ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return 1
     pipe = Connection(pipe_fd)
     try:
-        follow(rank, pipe, folder)
+        follow(rank, pipe, folder, SharedProgress(progress_fd).rank(rank))
     except Exception as error:  # noqa: BLE001 - the one place where a rank's exception is reported
         traceback.print_exc()
         fatal = Fatal(exception=type(error).__name__, message=str(error), traceback=traceback.format_exc())

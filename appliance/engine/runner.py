@@ -87,6 +87,7 @@ class LaunchedStep:
             PromptScores(request, start, *map(_on_its_way, found)) for request, start, *found in prompt_scores
         ]
         self._pooled = [Pooled(request, start, _on_its_way(part)) for request, start, part in pooled]
+        self._progress = group.progress
         self._copied = torch.cuda.Event() if finite.is_cuda else None
         if self._copied is not None:
             self._copied.record()
@@ -94,7 +95,9 @@ class LaunchedStep:
     def result(self) -> StepResult:
         """Wait for it."""
         if self._copied is not None:
+            self._progress.wait()
             self._copied.synchronize()
+            self._progress.go_on()
         rows = sum(item.num_sampled for item in self.step)
         of_hidden, of_logits, samplable, token_ids, predicted = _split(
             self._numbers.tolist(), _num_sequences(self.step), *[rows] * 4
@@ -237,18 +240,22 @@ class Runner:
         assert self._graphs is not None
         if not self._graphs.choice.is_missing(shape):
             return True
+        with self._group.progress.preparing():
+            return self._capture(self._graphs, shape)
+
+    def _capture(self, graphs: StepGraphs, shape: GraphShape) -> bool:
         self._inputs.lay_out_padded((), shape)
         try:
-            self._graphs.warm_up(shape)
+            graphs.warm_up(shape)
         except torch.OutOfMemoryError:
             if self._group.count > 1:
                 raise  # the other ranks wait for this one in the middle of the model
             captured = False
         else:
-            captured = self._everywhere(self._graphs.capture(shape))
+            captured = self._everywhere(graphs.capture(shape))
         if captured:
             return True
-        self._graphs.drop(shape)
+        graphs.drop(shape)
         self._log("No memory is left for further CUDA graphs; batches of other sizes run without.")
         return False
 

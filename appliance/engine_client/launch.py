@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
@@ -175,6 +176,9 @@ class NativeLaunch(EngineLaunch):
                     self._loaded.set_result(message)
             case Fatal():
                 self.fatal = message
+                if message.stacks:
+                    with contextlib.suppress(OSError):  # a full disk: the cause is told nevertheless
+                        self.launch.folder.write_stacks(message.stacks)
                 self._loop.call_later(FATAL_GRACE_S, self.finish, End(state=State.FAILED))
 
 

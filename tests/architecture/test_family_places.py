@@ -78,5 +78,12 @@ def test_every_description_has_its_row_and_every_forward_pass_its_description():
     described = {path.stem for path in DESCRIPTIONS.glob("*.py")} - SHARED
     assert described == set(FILES.values())
     forwards = {family_of(architecture).forward.partition(":")[0] for architecture in FILES}
-    own = {path.stem for path in MODELS.glob("*.py")} - {"__init__", "base", "batch", "collectives", "registry"}
+    own = {path.stem for path in MODELS.glob("*.py")} - {
+        "__init__",
+        "base",
+        "batch",
+        "collectives",
+        "rank_progress",
+        "registry",
+    }
     assert own == {module.rpartition(".")[2] for module in forwards if module.count(".") == 2}

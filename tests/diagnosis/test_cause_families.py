@@ -105,6 +105,9 @@ LINES = (
     ("config", "more-gpus-than-there-are", "ValueError: World size (8) is larger than the number of available GPUs (2) in this node."),
     ("backend", "no-attention-backend", "ValueError: No valid attention backend found for cuda with head_size 80"),
     ("compile", "compile-cache", "AssertionError: failed to get the hash of the compiled graph"),
+    ("hang", "rank-hangs", "RankHungError: Rank 1 (pid 4711) of the model hangs in odd (odd/even.py:7): the others have waited for 1.8 s."),
+    ("hang", "gpu-does-not-finish", "RanksWaitError: No rank of the model computes, and for 30 s rank 0 (pid 4711) and rank 1 (pid 4712) "
+     "waited in synchronize (torch/cuda/streams.py:226) for a GPU, or for other ranks."),
     ("hang", "watchdog", "[2025-11-20 10:00:00 TP0] Watchdog timeout (forward_ct=2)"),
     ("crash-loop", "restart-loop", "vllm.service: Scheduled restart job, restart counter is at 17."),
 )  # fmt: skip

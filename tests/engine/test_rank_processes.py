@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,9 @@ import msgspec
 import psutil
 import pytest
 
+from appliance.engine.rank_watch import LATE_S
 from appliance.engine.ranks import END_WITHIN_S, LOOK_EVERY_S, Follower, cause_of, end, hear, seeded
 from appliance.protocol import (
-    CoreBeat,
     Fatal,
     FromCore,
     Loaded,
@@ -32,7 +33,9 @@ from tests.engine.test_core import CORE, FrontDoor, is_a
 from tests.parity.conftest import generate, make_engine, prompts, tokens
 from tests.tiny import write_checkpoint
 
+ROOT = Path(__file__).parents[2]
 TOLD_WITHIN_S = 2
+HUNG_WITHIN_S = 3  # with a busy machine's delays
 # Found by Python as it starts, in both processes: the second fails after three tokens.
 BROKEN_RANK = """
 from appliance.engine.engine import Engine
@@ -46,7 +49,24 @@ def broken(self, compiled=None):
 
 Engine.step = broken
 """
-RAISES, HANGS = 'raise LookupError("a rank of its own")', "import time; time.sleep(60)"
+RAISES = 'raise LookupError("a rank of its own")'
+# Likewise: the forward pass of one rank, once it has written three tokens.
+LATE_RANK = """
+import threading, time
+from appliance.engine.runner import Runner
+
+compute = Runner.compute
+
+def stuck():
+    {does}
+
+def late(self, step):
+    if self._group.rank == {rank} and step[0].request.num_tokens >= {tokens}:
+        stuck()
+    return compute(self, step)
+
+Runner.compute = late
+"""
 
 
 class Launch:
@@ -90,6 +110,10 @@ def launch(folder) -> Iterator[Launch]:
     started = Launch(folder, num_snapshots=8)
     yield started
     started.close()
+
+
+def first_on_path(folder: Path) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
 def long_request() -> Submit:
@@ -160,22 +184,62 @@ def test_a_rank_that_is_stopped_for_a_moment_goes_on(launch):
     launch.front_door.until(is_a(Outputs))
 
 
-def test_a_rank_that_hangs_is_seen_by_the_heartbeat(folder, tmp_path):
-    """Beats go on, and say for how long the step has run."""
-    (tmp_path / "sitecustomize.py").write_text(BROKEN_RANK.replace(RAISES, HANGS))
-    hanging = Launch(folder, {"PYTHONPATH": str(tmp_path)}, num_snapshots=8)
+@pytest.mark.parametrize(
+    ("does", "rank", "place"),
+    [
+        ("time.sleep(60)", 0, "stuck (sitecustomize.py:"),
+        ("while True: pass", 1, "stuck (sitecustomize.py:"),
+        ("threading.Event().wait()", 1, "wait (threading.py:"),
+    ],
+)
+def test_a_rank_that_hangs_ends_the_launch_and_says_where(folder, tmp_path, does, rank, place):
+    """In whichever rank; the stacks of both come with it."""
+    (tmp_path / "sitecustomize.py").write_text(LATE_RANK.format(does=does, rank=rank, tokens=6))
+    hanging = Launch(folder, first_on_path(tmp_path), num_snapshots=8)
+    pids = (hanging.core.pid, hanging.follower.pid)
     try:
         hanging.front_door.send(long_request())
-        hanging.front_door.until(
-            lambda message: isinstance(message, CoreBeat) and message.where == "step" and message.busy_s > 1, 10
-        )
+        hanging.front_door.until(is_a(Outputs))
+        fatal, seconds = fatal_of(hanging.front_door)
+        assert fatal.exception == "RankHungError"
+        assert f"Rank {rank} (pid {pids[rank]})" in fatal.message
+        assert place in fatal.message
+        assert ", in stuck" in fatal.traceback
+        assert all(f"Process {pid}, state" in fatal.stacks for pid in pids)
+        assert seconds < HUNG_WITHIN_S
+        assert hanging.core.wait(10) == 1
+        assert not hanging.follower.is_running() or hanging.follower.status() == psutil.STATUS_ZOMBIE
     finally:
         hanging.close()
 
 
+def test_a_rank_that_is_only_slower_goes_on(folder, tmp_path):
+    """All that the other waits for are its steps, which take half as long as would be too long."""
+    does = f"time.sleep({LATE_S / 2})"
+    (tmp_path / "sitecustomize.py").write_text(LATE_RANK.format(does=does, rank=1, tokens=0))
+    slow = Launch(folder, first_on_path(tmp_path), num_snapshots=8)
+    try:
+        assert len(slow.generate({"slow": [7, 8, 9]}, max_tokens=6)["slow"]) == 6
+    finally:
+        slow.close()
+
+
+def test_a_rank_that_compiles_is_waited_for(folder, tmp_path):
+    """For longer than for one that hangs: what runs below it is a compiler."""
+    compiler = tmp_path / "ptxas"
+    compiler.symlink_to(shutil.which("sleep") or "/bin/sleep")
+    does = f"import subprocess; subprocess.run(['{compiler}', '{2 * LATE_S}']); globals()['stuck'] = lambda: None"
+    (tmp_path / "sitecustomize.py").write_text(LATE_RANK.format(does=does, rank=1, tokens=6))
+    busy = Launch(folder, first_on_path(tmp_path), num_snapshots=8)
+    try:
+        assert len(busy.generate({"busy": [7, 8, 9]}, max_tokens=8)["busy"]) == 8
+    finally:
+        busy.close()
+
+
 def test_an_exception_of_a_rank_is_told_with_its_own_words(folder, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(BROKEN_RANK)
-    broken = Launch(folder, {"PYTHONPATH": str(tmp_path)}, num_snapshots=8)
+    broken = Launch(folder, first_on_path(tmp_path), num_snapshots=8)
     try:
         broken.front_door.send(long_request())
         fatal, seconds = fatal_of(broken.front_door)

@@ -11,7 +11,7 @@
 #   cast            builds every Triton kernel for these GPUs, unless INGOT_GPU_CAST names a cast
 #   sums            our sums of both GPUs against NCCL's, by size
 #   parity          two ranks write what one writes, by NCCL and with CUDA graphs, family by family
-#   ends            a rank that is killed, stopped or out of memory ends the launch, with that as its cause
+#   ends            a rank that is killed, stopped, hung or out of memory ends the launch, with that as its cause
 #   qwen3-8b        one GPU and two take the same loads in turns: 128/512 tokens at 64 streams, 8192/256 at 8
 #   qwen3-30b-a3b   the same, with a third of its layers
 # and by name only, as more would not fit into the time:

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from appliance.engine.allocator import GROWING, VARIABLES
-from appliance.protocol import Fatal
+from appliance.protocol import Fatal, Loaded, Outputs, SamplingParams, Submit
 from tests.configured import engine_config
 from tests.engine.test_core import CORE, FrontDoor, is_a
 from tests.gpu.nccl_rank import NEW_TOKENS
@@ -198,6 +198,58 @@ def test_a_rank_that_is_stopped_ends_the_launch_with_that_as_its_cause(door: Doo
     assert str(follower.pid) in state["launch"]["reason"]
     assert seconds < TOLD_WITHIN_S
     assert not follower.is_running()
+
+
+# Found by Python as it starts, in both processes: one stays in Python before a step, and the other's GPU waits for it.
+LATE_RANK = """
+import time
+from appliance.engine.runner import Runner
+
+compute = Runner.compute
+
+def stuck():
+    time.sleep(60)
+
+def late(self, step):
+    if self._group.rank == {rank} and step[0].request.num_tokens >= 20:
+        stuck()
+    return compute(self, step)
+
+Runner.compute = late
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_hangs_ends_the_launch_and_says_where(tmp_path: Path, rank: int) -> None:
+    """Steps overlap and are replayed from graphs: the other rank waits for its own GPU."""
+    folder = write_checkpoint(tmp_path / "model", "qwen3", dtype="bfloat16", **sizes("qwen3"))
+    (tmp_path / "sitecustomize.py").write_text(LATE_RANK.format(rank=rank))
+    config = engine_config(folder, ranks=2, cast=CAST, device="cuda:0", dtype="bfloat16", enforce_eager=False)
+    path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    door = FrontDoor()
+    process = subprocess.Popen(
+        [*CORE, str(door.folder)], env=environment() | {"PYTHONPATH": path}, start_new_session=True
+    )
+    try:
+        door.send(config)
+        door.until(is_a(Loaded), 90)
+        sampling = SamplingParams(max_tokens=200, temperature=0, ignore_eos=True)
+        door.send(Submit(request_id="long", prompt_token_ids=[7, 8, 9], sampling=sampling))
+        door.until(is_a(Outputs), 30)
+        began = time.monotonic()
+        fatal = door.until(is_a(Fatal), 30)[-1]
+        seconds = time.monotonic() - began
+        assert isinstance(fatal, Fatal)
+        print(f"told after {seconds:.2f} s: {fatal.message}", file=sys.stderr)
+        assert fatal.exception == "RankHungError"
+        assert f"Rank {rank} " in fatal.message
+        assert "stuck (sitecustomize.py:" in fatal.message
+        assert seconds < TOLD_WITHIN_S + 1
+        assert process.wait(10) == 1
+    finally:
+        process.kill()
+        process.wait()
+        door.close()
 
 
 def end_of(door: Door) -> tuple[dict[str, Any], float]:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from appliance.models.rank_progress import RankProgress
+
 WITHIN_S = 30
 
 
@@ -17,7 +19,7 @@ class ThreadGroup:
     """A `Group` whose ranks meet at a barrier."""
 
     def __init__(self, rank: int, count: int, shared: dict[int, Tensor], barrier: threading.Barrier) -> None:
-        self.rank, self.count = rank, count
+        self.rank, self.count, self.progress = rank, count, RankProgress()
         self._shared, self._barrier = shared, barrier
 
     def sum(self, x: Tensor) -> Tensor:

@@ -91,6 +91,15 @@ class Core:
                 print("Traceback (most recent call last):\nLookupError: lost in thought", file=sys.stderr, flush=True)
                 self.send(Fatal(exception="LookupError", message="lost in thought", traceback=""))
                 time.sleep(600)
+            case "rank-hangs":
+                stands = 'Thread 7 (idle): "MainThread"\n    sulk (odd/even.py:7)'
+                message = "Rank 1 (pid 7) of the model hangs in sulk (odd/even.py:7): the others have waited for 1.8 s."
+                told = 'Traceback (most recent call last):\n  File "odd/even.py", line 7, in sulk\n'
+                told += f"RankHungError: {message}"
+                print(told, file=sys.stderr, flush=True)
+                stacks = f"Process 7, state S: python -m appliance.engine --rank 1\n{stands}\n"
+                self.send(Fatal(exception="RankHungError", message=message, traceback=told, stacks=stacks))
+                os._exit(1)
             case "exit":
                 print("goodbye, without a traceback", flush=True)
                 os._exit(7)

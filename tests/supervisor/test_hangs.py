@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from appliance.diagnosis.diagnose_command import diagnose
 from appliance.engine_client import launch as native_launch
 from appliance.engine_client.client import Generation
 from appliance.engine_process import deadlines, engine_launch, probe
 from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
+from appliance.launches.stacks import read_stacks
 from appliance.protocol import Phase, SamplingParams, State
 from tests.supervisor.scripted import is_alive, make_supervisor
 from tests.supervisor.watched import log_of, read_to_end, record_of, wait_for
@@ -69,6 +73,24 @@ async def test_a_core_that_beats_and_generates_nothing_is_hung(home: Home, monke
     found = record_of(home).diagnosis
     assert found is not None
     assert found.family == "hang"
+
+
+async def test_a_rank_that_hangs_is_named_in_reason_diagnosis_and_stacks(home: Home) -> None:
+    """By the core, which has looked at all of its processes; `ingot diagnose` finds the same in the log."""
+    supervisor = make_supervisor(home, at="loaded", do="rank-hangs")
+    await asyncio.wait_for(supervisor.run(), 30)
+    assert supervisor.state is State.FAILED
+    record = record_of(home)
+    assert record.reason is not None
+    assert record.reason.startswith("RankHungError: Rank 1 (pid 7)")
+    assert record.diagnosis is not None
+    assert (record.diagnosis.family, record.diagnosis.cause) == ("hang", "rank-hangs")
+    assert "sulk (odd/even.py:7)" in record.diagnosis.summary
+    stacks = read_stacks(home.launch(record.id) / "stacks.txt")
+    assert stacks is not None
+    assert stacks.processes[0].threads[0].frames[0].function == "sulk"
+    found = CliRunner().invoke(diagnose, [str(home.launch(record.id)), "--json"])
+    assert json.loads(found.output)["cause"] == "rank-hangs"
 
 
 async def test_a_probe_harms_nobody_and_keeps_quiet_while_others_get_tokens(

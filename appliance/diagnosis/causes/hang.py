@@ -11,6 +11,27 @@ _STACKS = "py-spy dump --pid <pid of each process>"
 CAUSES = (
     Cause(
         family="hang",
+        name="rank-hangs",
+        signs=("rankhungerror",),
+        pattern=r"(?P<who>ranks? \d.{0,200}?) of the model hangs?(?: in (?P<place>.{1,300}?))?: the others",
+        summary="The model's {who} hangs at {place}; the other ranks wait for it.",
+        fix="Start it again. If it hangs there again, look at what that line waits for; stacks.txt says where every "
+        "rank stood.",
+        deadly=True,
+    ),
+    Cause(
+        family="hang",
+        name="gpu-does-not-finish",
+        signs=("rankswaiterror",),
+        pattern=r"for (?P<seconds>\d+) s",
+        summary="A step of the model does not finish: its ranks have waited {seconds} s for a GPU, or for each other.",
+        fix="Look for Xid lines in the kernel's log; run without CUDA graphs and let the engine choose its backends.",
+        patch={"enforce-eager": True, "backends": None},
+        command="dmesg -T | grep -i -e xid -e nvrm",
+        deadly=True,
+    ),
+    Cause(
+        family="hang",
         name="probe-ran-out",
         signs=("failed liveness probe", "failed startup probe"),
         summary="Kubernetes ended the engine because it did not answer a probe in time.",
