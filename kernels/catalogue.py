@@ -128,6 +128,7 @@ GATED_ACTIVATION = Op(
         ),
         _torch("kernels.gated_activation.reference:gated_activation"),
     ),
+    needed=lambda context: context.dense_layers or context.shared_intermediate_size > 0,  # experts end with their own
 )
 PAGED_ATTENTION = Op(
     "paged_attention",

@@ -53,6 +53,7 @@ class Context:
     kv_cache_dtype: str = ""  # "" for that of dtype; "float8_e4m3fn" for a cache in 8 bits
     hidden_size: int = 0
     intermediate_size: int = 0
+    dense_layers: bool = True  # some have a gated feed-forward layer rather than experts
     vocab_size: int = 0
     rotary_dim: int = 0
     rotary_interleaved: bool = False

@@ -60,6 +60,7 @@ def selection_context(
         kv_cache_dtype=kv_cache_dtype,
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,
+        dense_layers=not all(map(config.is_sparse, range(config.num_hidden_layers))),
         vocab_size=config.vocab_size,
         rotary_dim=config.rotary_dim,
         norm_offset=config.norm_offset,

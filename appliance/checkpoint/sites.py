@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from appliance.checkpoint.drafting import is_head
 from appliance.checkpoint.families import deepseek_v4, family_of
 from appliance.checkpoint.families.base import Family, Projection
-from appliance.checkpoint.families.decoder import PARTS
 from appliance.checkpoint.model_config import (
     STATE_DTYPE,
     Attention,
@@ -164,18 +163,10 @@ def _is_covered(config: ModelConfig, product: Sequence[Projection]) -> bool:
     return config.fp8 is not None and all(config.fp8.covers(part.name) and not part.expanded for part in product)
 
 
-def _activation(config: ModelConfig, layer: int, gate: str, size: int, dtype: str, keep_fp8: bool) -> Iterator[Site]:
-    """Behind a product in FP8 it is an op of its own; others end with it."""
-    family = _family(config)
-    gated = (each for each in family.products(config, layer) if each[0].name.endswith(f".{gate}"))
-    if keep_fp8 and any(_is_covered(config, product) for product in gated):
-        yield Site("gated_activation", f"{size:,}", dtype)
-
-
 def _feed_forward(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -> Iterator[Site]:
     experts = config.experts
     if experts is None or not config.is_sparse(layer):
-        yield from _activation(config, layer, PARTS[0], config.intermediate_size, dtype, keep_fp8)
+        yield Site("gated_activation", f"{config.intermediate_size:,}", dtype)
         return
     routing = experts.routing
     groups = f" in {routing.num_groups} groups" if routing.num_groups > 1 else ""
@@ -189,7 +180,6 @@ def _feed_forward(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -
     shape = f"{experts.num_experts} x {experts.intermediate_size:,} x {config.hidden_size:,}"
     yield Site("fused_moe", shape, kept)
     if experts.shared is not None:
-        shared = experts.shared
-        yield from _activation(config, layer, shared.parts[0], shared.intermediate_size, dtype, keep_fp8)
-        if shared.gate:
+        yield Site("gated_activation", f"{experts.shared.intermediate_size:,}", dtype)
+        if experts.shared.gate:
             yield Site("linear", f"1 x {config.hidden_size:,}", dtype)

@@ -6,6 +6,8 @@ float32 the product goes to a library optimised for one vendor's processors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -37,11 +39,16 @@ def prepare(weight: Tensor) -> Tensor:
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "", limit: float | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str = "",
+    limit: float | None = None,
+    activate: Callable[..., Tensor] = gated_activation,
 ) -> Tensor:
     """As `reference.linear`; `weight` may have gone through `prepare`."""
     if weight.layout is torch.strided:
-        return reference.linear(x, weight, bias, activation, limit)
+        return reference.linear(x, weight, bias, activation, limit, activate)
     assert _product is not None
     out: Tensor = _product(x, weight, bias, "none", [], "")
-    return gated_activation(out, activation, limit) if activation else out
+    return activate(out, activation, limit) if activation else out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,12 +11,18 @@ from kernels.gated_activation.reference import gated_activation
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "", limit: float | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str = "",
+    limit: float | None = None,
+    activate: Callable[..., Tensor] = gated_activation,
 ) -> Tensor:
     """`x` [T, I] times `weight` [O, I] transposed, plus `bias` [O]: [T, O] in the dtype of `x`.
 
     With an `activation` the rows of `weight` are those of gate, then of up, and the result is act(gate) * up as by
-    `gated_activation`: [T, O / 2].
+    `gated_activation`: [T, O / 2]. Where the product does not end with it, `activate` is called, which is the chosen
+    backend of that op.
     """
     product = torch.nn.functional.linear(x, weight, bias)
-    return gated_activation(product, activation, limit) if activation else product
+    return activate(product, activation, limit) if activation else product

@@ -6,6 +6,7 @@ still runs. Products of more tokens are cuBLAS's.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 import triton
@@ -13,9 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.dependent_launch import prefetch_and_wait
-from kernels.gated_activation import reference
-from kernels.gated_activation.triton import activated, gate_and_up, gated_activation, rows_in_turn
-from kernels.gated_activation.variants import UNIT as ACTIVATED_UNIT
+from kernels.gated_activation.reference import gated_activation
+from kernels.gated_activation.triton import activated, gate_and_up, rows_in_turn
 from kernels.launch import architecture, cdiv, launch
 from kernels.linear import variants
 from kernels.variants import Variant
@@ -25,7 +25,12 @@ _COUNTERS = 1 << 14
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "", limit: float | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str = "",
+    limit: float | None = None,
+    activate: Callable[..., Tensor] = gated_activation,
 ) -> Tensor:
     """As `reference.linear`. In bfloat16 and float16, products of up to `variants.MOST_TOKENS` tokens are computed
     here if I is a multiple of 16; the activation is then applied to sums in float32. A product of few tiles is split
@@ -34,7 +39,7 @@ def linear(
     dtype = _NAMES.get(x.dtype)
     if dtype is None or not 0 < tokens <= variants.MOST_TOKENS or inner % variants.UNIT:
         product = torch.nn.functional.linear(x, weight, bias)
-        return _activated(product, activation, limit) if activation else product
+        return activate(product, activation, limit) if activation else product
     variant, tiles, splits = _plan(architecture(), dtype, tokens, outputs, inner, _processors(), activation)
     out = x.new_empty(tokens, outputs // 2 if activation else outputs)
     arrived = _arrived(x.device)
@@ -49,12 +54,6 @@ def linear(
         tokens, outputs, inner // variants.UNIT, splits, int(bias is not None), torch.inf if limit is None else limit,
     )  # fmt: skip
     return out
-
-
-def _activated(product: Tensor, activation: str, limit: float | None) -> Tensor:
-    """By the activation's own kernel, or by torch where that has no form for such a width or dtype."""
-    by_torch = product.shape[1] % (2 * ACTIVATED_UNIT) > 0 or product.dtype not in _NAMES
-    return (reference.gated_activation if by_torch else gated_activation)(product, activation, limit)
 
 
 _NAMES = {getattr(torch, name): name for name in variants.DTYPES}

@@ -138,8 +138,7 @@ def test_every_op_has_the_places_where_it_is_called(home: Home, tiny: dict[str, 
     for ranks in (1, 2):
         document = tiny | {"tensor-parallel-size": ranks}
         found = rows(ask(home, document, "--gpu", "H100", "--json"))
-        # Behind products that are not in FP8, and in mixtures of experts, their own kernels end with it.
-        assert {op for op, row in found.items() if not row["sites"]} <= {"gated_activation"}
+        assert {op for op, row in found.items() if not row["sites"]} == set()
         layers = {layer for row in found.values() for site in row["sites"] for layer in site["layers"]}
         assert layers == {0, 1, 2}
     (embedding,) = found["embedding"]["sites"]
@@ -154,7 +153,7 @@ def test_every_op_of_deepseek_v4_has_its_places(home: Home, tiny: dict[str, Any]
     for ranks, shape in ((1, "2 x 16 x 64"), (2, "1 x 16 x 64")):
         document = tiny | {"model": {"path": "v4"}, "tensor-parallel-size": ranks}
         found = rows(ask(home, document, "--gpu", "H100", "--json"))
-        assert {op for op, row in found.items() if not row["sites"]} == {"gated_activation"}
+        assert {op for op, row in found.items() if not row["sites"]} == set()
         assert [site["shape"] for site in found["grouped_linear"]["sites"]] == [shape]
 
 

@@ -7,6 +7,7 @@ import torch
 
 from kernels.cases import TOLERANCES, error, randn
 from kernels.context import Context
+from kernels.gated_activation.reference import gated_activation
 from kernels.launch import launching_for
 from kernels.linear import cases as linear_cases
 from kernels.linear import onednn, reference, triton, variants
@@ -69,13 +70,30 @@ def test_products_of_many_tokens_or_odd_rows_are_torchs():
         assert torch.equal(triton.linear(x, weight), reference.linear(x, weight))
 
 
-@pytest.mark.parametrize("outputs", [24, 32])  # of which a half is 16 bytes wide, or is not
-def test_what_torch_multiplies_is_activated_whatever_its_width(outputs):
+@pytest.mark.parametrize("linear", [triton.linear, reference.linear, onednn.linear])
+def test_a_product_that_does_not_end_with_the_activation_calls_the_chosen_one(linear):
+    """Of more tokens than the product itself activates, and everywhere else; whatever its width."""
+    called = []
+
+    def activate(product, activation, limit):
+        called.append((activation, limit))
+        return gated_activation(product, activation, limit)
+
     tokens = variants.MOST_TOKENS + 1
-    x, weight = randn((tokens, 64), torch.bfloat16, CPU, seed=1), randn((outputs, 64), torch.bfloat16, CPU, seed=2)
-    found, expected = (linear(x, weight, None, "silu", 7.0) for linear in (triton.linear, reference.linear))
-    assert found.shape == (tokens, outputs // 2)
+    x, weight = randn((tokens, 64), torch.bfloat16, CPU, seed=1), randn((24, 64), torch.bfloat16, CPU, seed=2)
+    found, expected = linear(x, weight, None, "silu", 7.0, activate), reference.linear(x, weight, None, "silu", 7.0)
+    assert called == [("silu", 7.0)]
+    assert found.shape == (tokens, 12)
     assert error(found, expected) <= TOLERANCES[torch.bfloat16]
+
+
+def test_few_tokens_are_activated_by_the_product_itself():
+    def never(*_):
+        raise AssertionError
+
+    with launching_for(90):
+        x, weight = randn((3, 64), torch.bfloat16, CPU, seed=1), randn((32, 64), torch.bfloat16, CPU, seed=2)
+        assert triton.linear(x, weight, None, "silu", None, never).shape == (3, 16)
 
 
 @pytest.mark.parametrize("arch", variants.TILES)

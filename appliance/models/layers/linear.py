@@ -43,7 +43,7 @@ class Linear:
         """[T, inputs] -> [T, outputs / 2]: the two parts are gate and up, of which the result is act(gate) * up."""
         kernels, weight = self._kernels, self.weight
         out: Tensor = (
-            kernels.linear(rows_of(x), weight.values, self.bias, activation, limit)
+            kernels.linear(rows_of(x), weight.values, self.bias, activation, limit, kernels.gated_activation)
             if weight.scale is None
             else kernels.gated_activation(self(x), activation, limit)
         )
