@@ -1,4 +1,4 @@
-"""The closed set of convolution kernels: one for decodes, two for prefills."""
+"""The closed set of convolution kernels: one for decodes, one for chains, two for prefills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK: Final = 256  # channels that a program takes
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     """`arch` does not matter: the kernels only move bytes."""
     for dtype in ("bfloat16", "float16") if model is None else (model.dtype,):
-        yield from (decode(dtype), prefill(dtype), last_inputs(dtype))
+        yield from (decode(dtype), chain(dtype), prefill(dtype), last_inputs(dtype))
 
 
 def decode(dtype: str) -> Variant:
@@ -27,6 +27,16 @@ def decode(dtype: str) -> Variant:
         "causal_conv",
         f"{_MODULE}decode_kernel",
         (*(pointer,) * 4, "*i64", "i32", "i32", "i32"),
+        {"WIDTH": WIDTH, "BLOCK": BLOCK},
+    )
+
+
+def chain(dtype: str) -> Variant:
+    pointer = f"*{TRITON_TYPES[dtype]}"
+    return variant(
+        "causal_conv",
+        f"{_MODULE}chain_kernel",
+        (*(pointer,) * 5, "*i64", *("*i32",) * 3, *("i32",) * 5),
         {"WIDTH": WIDTH, "BLOCK": BLOCK},
     )
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
+from kernels.chains.rounds import Chains, Rounds
 from kernels.delta_rule import CHUNK, NORM_EPS
 from kernels.paged_attention.metadata import AttentionMetadata
+
+
+class Kept(NamedTuple):
+    """What a state takes of drafts, as it was given, by its row and at its place (`kernels.chains`)."""
+
+    keys: Tensor  # [R, places, Hk, dk]
+    values: Tensor  # [R, places, Hv, dv]
+    gates: Tensor  # [R, places, 2, Hv]: a and b
 
 
 def delta_rule(
@@ -21,6 +32,8 @@ def delta_rule(
     state: Tensor,
     rows: Tensor,
     metadata: AttentionMetadata,
+    chains: Chains | None = None,
+    kept: Kept | None = None,
 ) -> Tensor:
     """The recurrence of `kernels.delta_rule`, over each sequence's own tokens.
 
@@ -32,24 +45,34 @@ def delta_rule(
             beta = sigmoid(b), in float32.
         a_log, dt_bias: [Hv], float32.
         state: [R, Hv, dk, dv], float32: S of the sequence that has the row, zeros before its first token. Updated *in
-            place*.
+            place*, by drafts not.
         rows: [S], int64, each sequence's row of `state`. Sequences that are padding may share one, whose contents are
             then undefined.
-        metadata: which tokens belong to which sequence; its context lengths and cache are not read.
+        metadata: which tokens belong to which sequence; its context lengths are read for chains only, its cache is not.
+        chains: where some of those that decode may be drafts (`kernels.chains`).
+        kept: with `chains`, in the dtype of `query`: what is kept of drafts. Updated *in place*.
 
     Returns:
         [T, Hv, dv], new and contiguous, in the dtype of `query`.
     """
     dtype, scale = query.dtype, query.shape[-1] ** -0.5
     group = value.shape[1] // key.shape[1]
+    given_key, given_value = key, value
     query, key = (_normalised(x).repeat_interleave(group, dim=1) for x in (query, key))
     query, value = query.mul_(scale), value.float()
-    decay = softplus(a.float() + dt_bias).mul_(-torch.exp(a_log))
-    beta = torch.sigmoid(b.float())
+    decay, beta = _gates(a, b, a_log, dt_bias)
     out = torch.empty(value.shape, dtype=torch.float32, device=value.device)
     given = query, key, value, decay, beta
     decodes = metadata.num_decodes
-    if decodes:
+    if decodes and chains is not None and kept is not None:
+        rounds = Rounds(chains, metadata.seq_lens, decodes, kept.keys.shape[1])
+        _replay(kept, a_log, dt_bias, state, rows, rounds)
+        _decode_chains(given, state, rows, rounds, out)
+        for (chosen, tokens), places in rounds.drafts():
+            at = rows[rounds.first[chosen]], places
+            kept.keys[at], kept.values[at] = given_key[tokens], given_value[tokens]
+            kept.gates[at] = torch.stack((a[tokens], b[tokens]), dim=1)
+    elif decodes:
         found = state[rows[:decodes]]
         query, key, value, decay, beta = (x[:decodes] for x in given)
         out[:decodes] = _decode(query, key, value, decay, beta, found)
@@ -61,6 +84,37 @@ def delta_rule(
         out[start:end] = _prefill(query, key, value, decay, beta, state[row])
         start = end
     return out.to(dtype)
+
+
+def _gates(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The logarithm of the decay, and beta."""
+    return softplus(a.float() + dt_bias).mul_(-torch.exp(a_log)), torch.sigmoid(b.float())
+
+
+def _replay(kept: Kept, a_log: Tensor, dt_bias: Tensor, state: Tensor, rows: Tensor, rounds: Rounds) -> None:
+    """What the drafts that were accepted change."""
+    group = kept.values.shape[2] // kept.keys.shape[2]
+    for chosen, places in rounds.replayed():
+        own = rows[rounds.first[chosen]]
+        key, value, gates = (each[own, places] for each in kept)
+        key, found = _normalised(key).repeat_interleave(group, dim=1), state[own]
+        a, b = gates.unbind(1)
+        decay, beta = _gates(a, b, a_log, dt_bias)
+        _decode(key, key, value.float(), decay, beta, found)
+        state[own] = found
+
+
+def _decode_chains(given: tuple[Tensor, ...], state: Tensor, rows: Tensor, rounds: Rounds, out: Tensor) -> None:
+    """`given` is as of `_decode`, of all tokens; known tokens change `state`."""
+    found = state[rows[rounds.first]]
+    query, key, value, decay, beta = (x[rounds.first] for x in given)
+    out[rounds.first] = _decode(query, key, value, decay, beta, found)
+    state[rows[rounds.first]] = found
+    for (chosen, tokens), _ in rounds.drafts():
+        ahead = found[chosen]
+        query, key, value, decay, beta = (x[tokens] for x in given)
+        out[tokens] = _decode(query, key, value, decay, beta, ahead)
+        found[chosen] = ahead
 
 
 def _normalised(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The gated delta rule in Triton: one launch for sequences that decode, two for prefills.
+"""The gated delta rule in Triton: one launch for sequences that decode, drafts among them or not, and two for prefills.
 
 A prefill's first launch computes of every chunk what does not depend on the state, all chunks at once; the second takes
 the state from chunk to chunk, which leaves it two short products behind one another a chunk. What a chunk reads by its
@@ -12,12 +12,15 @@ import functools
 import torch
 from torch import Tensor
 
+from kernels.chains.rounds import Chains
 from kernels.delta_rule import variants
-from kernels.delta_rule.triton_kernels import decode_kernel, prepare_kernel, scan_kernel
+from kernels.delta_rule.reference import Kept
+from kernels.delta_rule.triton_kernels import chain_kernel, decode_kernel, prepare_kernel, scan_kernel
 from kernels.launch import architecture, cdiv, launch
 from kernels.paged_attention.metadata import AttentionMetadata
 
 _decode = functools.cache(variants.decode)
+_chain = functools.cache(variants.chain)
 _prepare = functools.cache(variants.prepare)
 _scan = functools.cache(variants.scan)
 
@@ -33,11 +36,14 @@ def delta_rule(
     state: Tensor,
     rows: Tensor,
     metadata: AttentionMetadata,
+    chains: Chains | None = None,
+    kept: Kept | None = None,
 ) -> Tensor:
     """As `reference.delta_rule`, for bfloat16 and float16 and keys of `variants.KEY_DIMS`.
 
     The heads of a token are neighbours; head sizes and the strides between tokens are multiples of 8, but for `a` and
-    `b`, whose strides are equal. The rows of `state` may be apart, by a multiple of 8.
+    `b`, whose strides are equal. The rows of `state` may be apart, by a multiple of 8, and so may those of
+    all that is kept, which are equally far apart.
     """
     (heads, value_dim), key_dim = value.shape[1:], key.shape[2]
     dtype, arch, unit = str(query.dtype).removeprefix("torch."), architecture(), variants.UNIT
@@ -54,7 +60,15 @@ def delta_rule(
     gates = a, b, a_log, dt_bias
     sizes = heads, heads // key.shape[1], value_dim // unit
     strides8 = [stride // unit for stride in strides]
-    if decodes:
+    if decodes and chains is not None and kept is not None:
+        (kept_stride,) = {each.stride(0) for each in kept}
+        assert kept_stride % unit == 0, f"rows of what is kept {kept_stride} apart"
+        launch(
+            chain_kernel, _chain(dtype, key_dim), (cdiv(value_dim, variants.DECODE_VALUES), heads, decodes),
+            query, key, value, *gates, state, rows, out, *kept, metadata.seq_lens, *chains, *sizes, *strides8,
+            a.stride(0), state.stride(0) // unit, kept_stride // unit, kept.keys.shape[1],
+        )  # fmt: skip
+    elif decodes:
         launch(
             decode_kernel, _decode(dtype, key_dim), (cdiv(value_dim, variants.DECODE_VALUES), heads, decodes),
             query, key, value, *gates, state, rows, out, *sizes, *strides8, a.stride(0), state.stride(0) // unit,

@@ -57,15 +57,108 @@ def decode_kernel(
     value = tl.load(value_ptr + value_place, mask=inside, other=0.0).to(tl.float32)
     a = tl.load(a_ptr + seq * gate_stride + head)
     b = tl.load(b_ptr + seq * gate_stride + head)
-    decay, beta = _gates(a, b, tl.load(a_log_ptr + head), tl.load(dt_bias_ptr + head))
-    query *= tl.rsqrt(tl.sum(query * query) + _EPS) * (1.0 / KEY_DIM**0.5)
-    key *= tl.rsqrt(tl.sum(key * key) + _EPS)
-    state *= tl.exp(decay)
-    correction = beta * (value - tl.sum(key[:, None] * state, axis=0))
-    state += key[:, None] * correction[None, :]
+    state = _advanced(state, key, value, a, b, tl.load(a_log_ptr + head), tl.load(dt_bias_ptr + head))
     tl.store(state_ptr + place, state, mask=inside[None, :])
-    out = tl.sum(query[:, None] * state, axis=0)
+    out = _read(query, state, KEY_DIM)
     tl.store(out_ptr + (seq * heads + head) * value_dim + column, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "heads", "group", "value_dim8", "query_stride8", "key_stride8", "value_stride8", "gate_stride", "row_stride8",
+        "kept_stride8", "places",
+    ],
+    do_not_specialize_on_alignment=[
+        "a_ptr", "b_ptr", "a_log_ptr", "dt_bias_ptr", "rows_ptr", "seq_lens_ptr", "lens_ptr", "accepted_ptr",
+    ],
+)  # fmt: skip
+def chain_kernel(
+    query_ptr,  # as of decode_kernel, up to out_ptr
+    key_ptr,
+    value_ptr,
+    a_ptr,
+    b_ptr,
+    a_log_ptr,
+    dt_bias_ptr,
+    state_ptr,
+    rows_ptr,
+    out_ptr,
+    kept_keys_ptr,  # [R, places, heads / group, KEY_DIM], rows strided: each draft's, at its position modulo places
+    kept_values_ptr,  # [R, places, heads, value_dim]
+    kept_gates_ptr,  # [R, places, 2, heads]: a and b
+    seq_lens_ptr,  # [S]
+    lens_ptr,  # [S], of chains
+    accepted_ptr,  # [S]
+    heads,
+    group,
+    value_dim8,
+    query_stride8,
+    key_stride8,
+    value_stride8,
+    gate_stride,  # of a and b
+    row_stride8,  # of states
+    kept_stride8,  # from row to row of all that is kept
+    places,
+    KEY_DIM: tl.constexpr,
+    VALUES: tl.constexpr,
+):
+    """A chain, some of whose values a program takes: what was accepted, the known token, and drafts."""
+    wait_for_previous()
+    seq = tl.program_id(2).to(tl.int64)
+    count = tl.load(lens_ptr + seq)
+    if count == 0:
+        return
+    head = tl.program_id(1)
+    value_dim = value_dim8 * 8
+    dim = tl.arange(0, KEY_DIM)
+    column = tl.program_id(0) * VALUES + tl.arange(0, VALUES)
+    inside = column < value_dim
+    row = tl.load(rows_ptr + seq)
+    position = tl.load(seq_lens_ptr + seq) - 1
+    accepted = tl.load(accepted_ptr + seq)
+    a_log, dt_bias = tl.load(a_log_ptr + head), tl.load(dt_bias_ptr + head)
+    place = row * (row_stride8 * 8) + (head * KEY_DIM + dim)[:, None] * value_dim + column[None, :]
+    state = tl.load(state_ptr + place, mask=inside[None, :], other=0.0)
+
+    kept_keys_ptr += row * (kept_stride8 * 8) + head // group * KEY_DIM + dim
+    kept_values_ptr += row * (kept_stride8 * 8) + head * value_dim + column
+    kept_gates_ptr += row * (kept_stride8 * 8) + head
+    for number in range(accepted):
+        at = (position - accepted + number) % places
+        key = tl.load(kept_keys_ptr + at * (heads // group * KEY_DIM)).to(tl.float32)
+        value = tl.load(kept_values_ptr + at * (heads * value_dim), mask=inside, other=0.0).to(tl.float32)
+        a = tl.load(kept_gates_ptr + at * (2 * heads))
+        b = tl.load(kept_gates_ptr + at * (2 * heads) + heads)
+        state = _advanced(state, key, value, a, b, a_log, dt_bias)
+
+    query_ptr += seq * (query_stride8 * 8) + head // group * KEY_DIM + dim
+    key_ptr += seq * (key_stride8 * 8) + head // group * KEY_DIM + dim
+    value_ptr += seq * (value_stride8 * 8) + head * value_dim + column
+    gate_place = seq * gate_stride + head
+    out_ptr += (seq * heads + head) * value_dim + column
+    for number in range(count):
+        query = tl.load(query_ptr).to(tl.float32)
+        key = tl.load(key_ptr)
+        value = tl.load(value_ptr, mask=inside, other=0.0)
+        a = tl.load(a_ptr + gate_place)
+        b = tl.load(b_ptr + gate_place)
+        state = _advanced(state, key.to(tl.float32), value.to(tl.float32), a, b, a_log, dt_bias)
+        if number == 0:
+            tl.store(state_ptr + place, state, mask=inside[None, :])
+        else:
+            # Places of drafts that other programs may still replay are never among these.
+            at = (position + number) % places
+            is_first = tl.program_id(0) == 0
+            tl.store(kept_keys_ptr + at * (heads // group * KEY_DIM), key, mask=is_first & (head % group == 0))
+            tl.store(kept_values_ptr + at * (heads * value_dim), value, mask=inside)
+            tl.store(kept_gates_ptr + at * (2 * heads), a, mask=is_first)
+            tl.store(kept_gates_ptr + at * (2 * heads) + heads, b, mask=is_first)
+        tl.store(out_ptr, _read(query, state, KEY_DIM).to(out_ptr.dtype.element_ty), mask=inside)
+        query_ptr += query_stride8 * 8
+        key_ptr += key_stride8 * 8
+        value_ptr += value_stride8 * 8
+        gate_place += gate_stride
+        out_ptr += heads * value_dim
 
 
 @triton.jit(
@@ -257,6 +350,22 @@ def scan_kernel(
         scales_ptr += CHUNK * heads
         key_ptr += CHUNK * (key_stride8 * 8)
     tl.store(state_ptr + (dim * value_dim)[:, None] + column, state, mask=known)
+
+
+@triton.jit
+def _advanced(state, key, value, a, b, a_log, dt_bias):
+    """The state behind one token more: `key` [KEY_DIM] and `value` [VALUES] in float32, as they were given."""
+    decay, beta = _gates(a, b, a_log, dt_bias)
+    key *= tl.rsqrt(tl.sum(key * key) + _EPS)
+    state *= tl.exp(decay)
+    correction = beta * (value - tl.sum(key[:, None] * state, axis=0))
+    return state + key[:, None] * correction[None, :]
+
+
+@triton.jit
+def _read(query, state, KEY_DIM: tl.constexpr):
+    query *= tl.rsqrt(tl.sum(query * query) + _EPS) * (1.0 / KEY_DIM**0.5)
+    return tl.sum(query[:, None] * state, axis=0)
 
 
 @triton.jit

@@ -37,7 +37,8 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     key_dims = KEY_DIMS if model is None else (model.gated_delta_head_dim,)
     for dtype in dtypes:
         for key_dim in key_dims:
-            yield from (prepare(dtype, key_dim), scan(arch, dtype, key_dim), decode(dtype, key_dim))
+            yield from (prepare(dtype, key_dim), scan(arch, dtype, key_dim))
+            yield from (decode(dtype, key_dim), chain(dtype, key_dim))
 
 
 def decode(dtype: str, key_dim: int) -> Variant:
@@ -46,6 +47,16 @@ def decode(dtype: str, key_dim: int) -> Variant:
         "delta_rule",
         "kernels.delta_rule.triton_kernels:decode_kernel",
         (*(pointer,) * 5, "*fp32", "*fp32", "*fp32", "*i64", pointer, *("i32",) * 8),
+        {"KEY_DIM": key_dim, "VALUES": DECODE_VALUES},
+    )
+
+
+def chain(dtype: str, key_dim: int) -> Variant:
+    pointer = f"*{TRITON_TYPES[dtype]}"
+    return variant(
+        "delta_rule",
+        "kernels.delta_rule.triton_kernels:chain_kernel",
+        (*(pointer,) * 5, *("*fp32",) * 3, "*i64", *(pointer,) * 4, *("*i32",) * 3, *("i32",) * 10),
         {"KEY_DIM": key_dim, "VALUES": DECODE_VALUES},
     )
 
