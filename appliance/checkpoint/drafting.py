@@ -13,34 +13,40 @@ from typing import Final
 from msgspec import structs
 
 from appliance.checkpoint.families.base import Expected
-from appliance.checkpoint.families.decoder import layer_prefix
-from appliance.checkpoint.model_config import ModelConfig
+from appliance.checkpoint.model_config import GatedDelta, Head, Layer, ModelConfig
 
-EMBEDDING_NORM: Final = "enorm"
-HIDDEN_NORM: Final = "hnorm"
-PROJECTION: Final = "eh_proj"  # of the normed embedding, then the normed hidden state
-LAST_NORM: Final = "shared_head.norm"
 # Whatever the family: mtp.fc.weight, model.layers.61.eh_proj.weight.
 _OF_A_HEAD: Final = re.compile(r"(^|\.)mtp[._]|\.eh_proj\.")
-_COPIES: Final = ("embed_tokens.", "shared_head.head.")
 
 
 def with_head(config: ModelConfig) -> ModelConfig:
     """The model with its `head` as the last of its layers; as it is where it has none, or has it there already."""
-    if config.head is None:
+    head, layer, experts = config.head, config.num_hidden_layers, config.experts
+    if head is None or config.drafts:
         return config
-    layer, experts = config.num_hidden_layers, config.experts
-    at = layer_prefix(config, layer)
-    ignored = tuple(name for name in config.ignored if name != at)
+    ignored = tuple(name for name in config.ignored if not head.prefix.startswith(name))
     return structs.replace(
         config,
         num_hidden_layers=layer + 1,
-        layers=(*config.layers, config.head),
+        layers=(*config.layers, head.layer),
         experts=None if experts is None else structs.replace(experts, layers=experts.layers | {layer}),
-        ignored=(*ignored, *(at + copy for copy in _COPIES)),
-        head=None,
+        ignored=(*ignored, *head.copies),
         drafts=True,
     )
+
+
+def with_drafts(config: ModelConfig, most: int) -> ModelConfig:
+    """The model with room in its states for what `most` drafts of a sequence change."""
+    if not most:
+        return config
+    return structs.replace(config, layers=tuple(_with_drafts(layer, most) for layer in config.layers))
+
+
+def _with_drafts(layer: Layer, most: int) -> Layer:
+    if not isinstance(layer.mixer, GatedDelta):
+        return layer
+    mixer = structs.replace(layer.mixer, drafts=most)
+    return structs.replace(layer, mixer=mixer, cache=mixer.state)
 
 
 def hold_head(names: Iterable[str]) -> bool:
@@ -53,8 +59,16 @@ def is_head(config: ModelConfig, layer: int) -> bool:
 
 
 def own_tensors(config: ModelConfig) -> Iterator[tuple[str, Expected]]:
-    """What a head has beside an ordinary layer; the projection is never quantised, and whole in each rank."""
-    at, hidden = layer_prefix(config, config.num_decoder_layers), config.hidden_size
-    for norm in (EMBEDDING_NORM, HIDDEN_NORM, LAST_NORM):
-        yield f"{at}{norm}.weight", Expected((hidden,))
-    yield f"{at}{PROJECTION}.weight", Expected((hidden, 2 * hidden))
+    """What a head has beside an ordinary layer; projections are never quantised, and whole in each rank."""
+    head, hidden = head_of(config), config.hidden_size
+    for norm in (head.embedding_norm, head.hidden_norm, head.norm):
+        yield f"{norm}.weight", Expected((hidden,))
+    for projection in head.projections:
+        yield f"{projection}.weight", Expected((hidden, 2 * hidden // len(head.projections)))
+
+
+def head_of(config: ModelConfig) -> Head:
+    """Of a config that drafts."""
+    assert config.drafts
+    assert config.head is not None
+    return config.head

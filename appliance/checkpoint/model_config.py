@@ -20,6 +20,7 @@ from appliance.checkpoint.cache_specs import (
 )
 from appliance.checkpoint.experts import Experts
 from appliance.checkpoint.quantization import BlockFp8
+from kernels.chains import places
 
 # `hidden_act` in the words of the op that computes it; "gelu_new" and similar names are the approximation with tanh.
 ACTIVATIONS: Final[Mapping[str, str]] = {
@@ -80,7 +81,8 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
 
 class GatedDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The gated delta rule (arXiv 2412.06464) behind a causal convolution over `conv_width` tokens. Each key head
-    serves as many neighbouring value heads. `packed`: the checkpoint has its projections interleaved by key head."""
+    serves as many neighbouring value heads. `packed`: the checkpoint has its projections interleaved by key head.
+    `drafts`: so many tokens of a step may be rejected, of which it keeps what the state takes (`kernels.chains`)."""
 
     num_key_heads: int
     num_value_heads: int
@@ -88,6 +90,7 @@ class GatedDelta(msgspec.Struct, frozen=True, kw_only=True):
     value_dim: int
     conv_width: int
     packed: bool = False
+    drafts: int = 0
 
     @property
     def conv_channels(self) -> int:
@@ -95,9 +98,15 @@ class GatedDelta(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> State:
-        """The matrix of each head, and the last inputs of the convolution."""
-        matrices = StatePart((self.num_value_heads, self.key_dim, self.value_dim), STATE_DTYPE)
-        return State(parts=(matrices, StatePart((self.conv_channels, self.conv_width - 1))))
+        """The matrix of each head, and the last inputs of the convolution. Of drafts what goes into these: inputs, then
+        keys, values and gates."""
+        heads, keys = self.num_value_heads, self.num_key_heads
+        matrices = StatePart((heads, self.key_dim, self.value_dim), STATE_DTYPE)
+        parts = [matrices, StatePart((self.conv_channels, self.conv_width - 1))]
+        if self.drafts:
+            of_drafts = ((self.conv_channels,), (keys, self.key_dim), (heads, self.value_dim), (2, heads))
+            parts += [StatePart((places(self.drafts), *shape)) for shape in of_drafts]
+        return State(parts=tuple(parts))
 
 
 class CompressedAttention(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +158,21 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(spec for spec in (self.cache, self.compressed, self.index) if spec is not None)
 
 
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer behind a model's others that predicts one token further (`checkpoint.drafting`). The names of its tensors
+    are here: what those of its `layer` begin with, its norms, and what it multiplies by, one matrix for the embedding
+    and the hidden state side by side, or one for each. `copies` are what names of tensors begin with that the model has
+    already."""
+
+    layer: Layer
+    prefix: str
+    embedding_norm: str
+    hidden_norm: str
+    projections: tuple[str, ...]
+    norm: str
+    copies: tuple[str, ...] = ()
+
+
 class HyperConnections(msgspec.Struct, frozen=True, kw_only=True):
     """Residual `streams`, mixed around every sub-layer (mHC, arXiv 2512.24880) by matrices that `iterations` rounds
     make doubly stochastic; `eps` is that of weights and denominators."""
@@ -165,10 +189,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     `intermediate_size` is that of the dense layers; `experts` is None for a model without sparse ones. `norm_offset` is
     added to the weights of the norms. `prefix` is what the checkpoint puts before the names of the decoder's tensors;
     the names of those that the engine has no use for begin with one of `ignored`. `connections` are there where the
-    residual is of several streams. `head` is a layer behind the others that predicts one token further (multi-token
-    prediction), where the engine can use it; where it does, it is the last of `layers`, and the config `drafts`
-    (`drafting.with_head`). `ranks` share the model; where that
-    is more than one, heads and sizes are those of one rank (`sharding.sharded`).
+    residual is of several streams. `head` is there where the engine can use one; where it does, the head's layer is the
+    last of `layers`, and the config `drafts` (`drafting.with_head`). `ranks` share the model; where that is more than
+    one, heads and sizes are those of one rank (`sharding.sharded`).
     """
 
     architecture: str
@@ -200,7 +223,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     norm_offset: float = 0.0
     prefix: str = "model."
     ignored: tuple[str, ...] = ()
-    head: Layer | None = None
+    head: Head | None = None
     drafts: bool = False
     connections: HyperConnections | None = None
     ranks: int = 1

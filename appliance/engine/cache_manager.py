@@ -248,6 +248,13 @@ class CacheManager:
                 most = min(most, max(_chunk_blocks(pool, request) * self._block_size, 1))
         return most
 
+    def most_drafts(self, request: Request, wanted: int) -> int:
+        """How many of those that are wanted may follow the token that it decodes: the last one before a border at which
+        its state is copied must be a known token of its step, since states take drafts a step later."""
+        if self._snapshots is None or not self._shares:
+            return wanted
+        return min(wanted, -(request.num_computed_tokens + 2) % self._grid)
+
     def take_row(self, request: Request, end: int) -> int | None:
         """The row into which the state is copied once `end` tokens are computed; None if it is not, or none is left."""
         if self._snapshots is None or not self._shares:
@@ -306,7 +313,7 @@ class CacheManager:
         for pool, pages in zip(self._pools, request.pages, strict=False):  # none while it waits
             pool.release(pages.ids)
         request.pages = []
-        request.num_computed_tokens = 0
+        request.num_computed_tokens = request.num_replayed = 0
         self._let_go(request)
         if self._snapshots is not None:
             for row in request.saving.values():

@@ -15,7 +15,7 @@ import torch
 
 from appliance.checkpoint.cache_specs import pool_windows
 from appliance.checkpoint.config import read_config
-from appliance.checkpoint.drafting import with_head
+from appliance.checkpoint.drafting import with_drafts, with_head
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.fused_experts import one_by_one
 from appliance.checkpoint.grammar import GrammarError
@@ -91,7 +91,7 @@ class Engine:
         whole = read_config(folder)
         if config.drafts == "mtp":
             whole = with_head(whole)
-        assert config.drafts == "none" or not whole.has_states, "rejected drafts would stay in the states"
+        whole = with_drafts(whole, config.num_speculative_tokens)
         model_config = sharded(whole, group.count)
         index = one_by_one(read_index(folder), whole)
 
@@ -162,6 +162,7 @@ class Engine:
             windows=windows,
             device=device,
             shapes=(shapes := _graph_shapes(config)),
+            has_chains=model_config.has_states and config.drafts != "none",
         )
         histories = TokenHistories(
             vocab_size=model_config.vocab_size,

@@ -18,6 +18,7 @@ from appliance.checkpoint.memory.graph_shapes import GraphShape
 from appliance.engine.request import Request
 from appliance.engine.scheduler import Scheduled
 from appliance.models.batch import ForwardBatch
+from kernels.chains.rounds import Chains
 from kernels.paged_attention.metadata import AttentionMetadata
 
 # Kernels may be chosen for addresses that are multiples of 16 bytes.
@@ -75,6 +76,8 @@ class _Offsets(NamedTuple):
     sampling: int
     sequence_slots: int  # as the batch has them
     query_start_loc: int
+    chain_lens: int
+    accepted: int
     slot_mapping: tuple[int, ...]  # of each pool, as the following
     seq_lens: tuple[int, ...]
     block_tables: tuple[int, ...]
@@ -83,18 +86,20 @@ class _Offsets(NamedTuple):
     @classmethod
     def of(cls, layout: Layout) -> _Offsets:
         tokens, sequences, _, blocks = layout
-        common = (*[2 * tokens] * 2, *[2 * sequences] * 4, sequences + 1)
+        common = (*[2 * tokens] * 2, *[2 * sequences] * 4, sequences + 1, *[sequences] * 2)
         of_pools = [size for each in blocks for size in (2 * tokens, sequences, sequences * each)]
         begins = [0]
         for size in (*common, *of_pools):
             begins.append(begins[-1] + -(-size // _ALIGNED) * _ALIGNED)
         pools = begins[len(common) : -1]
         slot_mapping, seq_lens, block_tables = (tuple(pools[part::3]) for part in range(3))
-        ids, positions, last_rows, slots, sampling, sequence_slots, query_start_loc = begins[: len(common)]
         return cls(
-            ids, positions, last_rows, slots, sampling, sequence_slots, query_start_loc, slot_mapping, seq_lens,
-            block_tables, begins[-1],
-        )  # fmt: skip
+            *begins[: len(common)],
+            slot_mapping=slot_mapping,
+            seq_lens=seq_lens,
+            block_tables=block_tables,
+            end=begins[-1],
+        )
 
 
 class _Sequence(NamedTuple):
@@ -130,7 +135,7 @@ def _sequences(step: Sequence[Scheduled]) -> list[_Sequence]:
 class StepInputs:
     """Lays steps out while at most one before is not computed yet. Also keeps the table of each running request's
     blocks, by slot, for the pool of each of `windows`. A step has at most `max_num_rows` sequences, drafts included,
-    unless it is padded to a shape."""
+    unless it is padded to a shape. With `has_chains` it says which drafts belong together."""
 
     def __init__(
         self,
@@ -143,7 +148,9 @@ class StepInputs:
         device: torch.device,
         shapes: Sequence[GraphShape] = (),
         windows: Sequence[int | None] = (None,),
+        has_chains: bool = False,
     ) -> None:
+        self._has_chains = has_chains
         self._block_size, self._max_num_seqs = block_size, max_num_seqs
         self._pools = [_Pool(window, block_size) for window in windows]
         shape = max_num_seqs, -(-max_model_len // block_size)
@@ -240,6 +247,10 @@ class StepInputs:
         of_sequences[places] = of_rows
         starts = host[offsets.query_start_loc :]
         starts[0], starts[1 : layout.sequences + 1] = 0, ends
+        chain_lens, accepted = (host[begin:][: layout.sequences] for begin in (offsets.chain_lens, offsets.accepted))
+        chain_lens[:], accepted[:] = 1, 0
+        chain_lens[places] = [0 if each.draft is not None else 1 + len(each.item.drafts) for each in step]
+        accepted[places] = [each.item.num_replayed for each in step]
         of_tokens, of_step = np.repeat(slots, own_lens), positions[rows]
         for place, (pool, known) in enumerate(zip(self._pools, self._tables, strict=True)):
             mapping = int64(offsets.slot_mapping[place], layout.tokens)
@@ -278,12 +289,14 @@ class StepInputs:
             )
             for place, blocks in enumerate(layout.blocks)
         ]
+        chains = Chains(*(device[begin:][: layout.sequences] for begin in (offsets.chain_lens, offsets.accepted)))
         batch = ForwardBatch(
             token_ids=int64(offsets.token_ids, layout.tokens),
             positions=int64(offsets.positions, layout.tokens),
             attention=pools[0],
             slots=int64(offsets.sequence_slots, layout.sequences),
             windowed={pool.window: each for pool, each in zip(self._pools[1:], pools[1:], strict=True)},
+            chains=chains if self._has_chains else None,
         )
         rest = (offsets.last_rows, offsets.slots, offsets.sampling)
         return Inputs(batch, *(int64(begin, layout.sequences) for begin in rest))

@@ -69,6 +69,7 @@ class Request:
     borders: list[int] = field(default_factory=list)  # numbers of tokens at which its state is to be copied, ascending
     saving: dict[int, int] = field(default_factory=dict)  # by such a number, the row of a copy that is not read yet
     num_forks: int = 0  # of its borders, those for others that fork off
+    num_replayed: int = 0  # of its last computed tokens, those that were drafts, which its state is still to take
     last_copy: bytes = b""  # the hash of the furthest copy of its state, its own or what it began from
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False

@@ -152,7 +152,6 @@ class Runner:
 
     def use_graphs(self, shapes: Sequence[GraphShape], vocab_size: int) -> None:
         """Compute by graphs of `shapes`, as soon as they are captured."""
-        assert self._model.drafter is None or not any(shape.prefills for shape in shapes), "it reads whole prompts"
         most = max(shape.num_rows for shape in shapes)
         self._logits = torch.empty(most, vocab_size, dtype=torch.float32, device=self._device)
         self._graphs = StepGraphs(shapes, self._compute_padded, self._device)

@@ -34,7 +34,7 @@ class Scheduled(NamedTuple):
     """A step computes `num_tokens` tokens of `request` from its token `start` on; if these are all that are pending, it
     `samples` the next one. Before it, the state of row `loads` is copied to the request's slot, where that is not None
     (FRESH: zeros); behind it, the slot's is copied to row `saves`. The last of the tokens are `drafts`: the next token
-    is sampled behind the one before them, and behind each."""
+    is sampled behind the one before them, and behind each. The state lacks `num_replayed` tokens before `start`."""
 
     request: Request
     num_tokens: int
@@ -44,6 +44,7 @@ class Scheduled(NamedTuple):
     loads: int | None = None
     saves: int | None = None
     drafts: tuple[int, ...] = ()
+    num_replayed: int = 0
 
     @property
     def context_len(self) -> int:
@@ -195,7 +196,8 @@ class Scheduler:
             if item.is_decode and item.samples:
                 to_come = request.sampling.max_tokens - request.num_sampled
                 to_come = min(to_come, limits.max_model_len - request.num_tokens)
-                proposed = drafts.propose(request, min(budget, rows, to_come - 1))
+                most = self.cache.most_drafts(request, min(budget, rows, to_come - 1))
+                proposed = drafts.propose(request, most)
                 proposed = proposed[: self.cache.grow_for_drafts(request, len(proposed), len(self.running))]
             budget, rows = budget - len(proposed), rows - len(proposed)
             found.append(item._replace(num_tokens=item.num_tokens + len(proposed), drafts=proposed))
@@ -204,13 +206,17 @@ class Scheduler:
     def _scheduled(self, request: Request, num_tokens: int) -> Scheduled:
         start, samples = request.num_computed_tokens, num_tokens == request.num_pending_tokens
         saves = self.cache.take_row(request, start + num_tokens)
-        return Scheduled(request, num_tokens, start, samples, request.admission, request.loads, saves)
+        return Scheduled(
+            request, num_tokens, start, samples, request.admission, request.loads, saves,
+            num_replayed=request.num_replayed,
+        )  # fmt: skip
 
     def launched(self, step: list[Scheduled]) -> None:
         """Record that `step` is being computed."""
         for item in step:
             item.request.num_computed_tokens += item.num_known
             item.request.num_unread += item.samples
+            item.request.num_replayed = 0
             self.cache.launched(item.request)
 
     def complete(self, step: list[Scheduled]) -> list[Request]:
@@ -229,6 +235,7 @@ class Scheduler:
             self.drafts.note(request, len(item.drafts), accepted)
         if accepted and request.is_running and request.admission == item.admission:
             request.num_computed_tokens += accepted
+            request.num_replayed = accepted
             self.cache.commit(request, request.num_computed_tokens - accepted, request.num_computed_tokens)
 
     def is_live(self, request: Request) -> bool:

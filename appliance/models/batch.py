@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from kernels.chains.rounds import Chains
 from kernels.indexer.chosen import Chosen
 from kernels.paged_attention.metadata import AttentionMetadata
 
@@ -22,7 +23,8 @@ class Carried:
 class ForwardBatch:
     """T tokens of S sequences. `windowed` says where they lie in the pools of layers with such a window, `attention`
     where they do in all others. `slots` are where the sequences run, which are their rows in every `StateCache`;
-    padding has the row behind those of all sequences."""
+    padding has the row behind those of all sequences. `chains` are there where drafts may be among those that decode,
+    in a model with states."""
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
@@ -30,6 +32,7 @@ class ForwardBatch:
     slots: Tensor  # [S] int64
     carried: Carried = field(default_factory=Carried)
     windowed: Mapping[int | None, AttentionMetadata] = field(default_factory=dict)
+    chains: Chains | None = None
 
     def attention_of(self, window: int | None) -> AttentionMetadata:
         """Where a layer with that window has its pages."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from appliance.checkpoint.config import DTYPES, ModelConfig
-from appliance.checkpoint.drafting import with_head
+from appliance.checkpoint.drafting import with_drafts, with_head
 from appliance.checkpoint.memory import (
     CACHE_DTYPES,
     MemoryLimits,
@@ -79,7 +79,7 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     ranks = _ranks(profile, config)
     device = select_device(profile.device, inventory, machine.environ, ranks)
     gpus = gpus_of_ranks(device, inventory, machine.environ, ranks)
-    config = sharded(with_head(config) if uses_head(profile) else config, ranks)
+    config = sharded(_drafting(config, profile), ranks)
     values = {setting.key: _as_given(profile, setting.key, setting.default) for setting in SETTINGS}
     if profile.served_model_name == profile.name:
         values["served-model-name"] = EffectiveValue(profile.name, "default", "the profile's name")
@@ -128,6 +128,13 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
 def uses_head(profile: Profile) -> bool:
     """Whether the native engine runs the model's head for drafts as a further layer."""
     return profile.speculative_config.method == "mtp" and not engine_named(profile.engine).own_server
+
+
+def _drafting(config: ModelConfig, profile: Profile) -> ModelConfig:
+    """The model as it drafts; another engine sees to that itself."""
+    if engine_named(profile.engine).own_server:
+        return config
+    return with_drafts(with_head(config) if uses_head(profile) else config, profile.speculative_config.most)
 
 
 def block_size_for(config: ModelConfig) -> int:

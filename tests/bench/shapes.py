@@ -12,20 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.tiny import (
-    BASE,
-    FAMILIES,
-    FP8,
-    IN_FLOAT32,
-    LATENT,
-    is_hybrid,
-    is_linear,
-    norm_centre,
-    quantise,
-    quantised,
-    tensor_shapes,
-    write_tokenizer,
-)
+from tests.tiny import BASE, FAMILIES, FP8, IN_FLOAT32, norm_centre, quantise, quantised, write_tokenizer
+from tests.tiny_shapes import LATENT, is_hybrid, is_linear, tensor_shapes
 
 ITEM = 2  # bytes of a number in the caches: bfloat16
 SIZES = {"BF16": 2, "F32": 4, "F8_E4M3": 1}

@@ -14,7 +14,7 @@ from appliance.checkpoint.layout import expected_tensors
 from kernels.fp8_linear.reference import dequantise
 from tests.bench import shapes
 from tests.bench.shapes import SHAPES, read_by_step, stored_tensors
-from tests.tiny import tensor_shapes
+from tests.tiny_shapes import tensor_shapes
 
 BILLIONS = {
     "llama-27m": 0.0249, "tinyllama-1.1b": 1.1, "qwen3-8b": 8.19, "qwen3-30b-a3b": 30.5, "qwen3-next": 79.7,

@@ -21,7 +21,8 @@ from appliance.checkpoint.safetensors import read_index
 from appliance.checkpoint.selection import selection_context
 from appliance.checkpoint.sharding import obstacle
 from kernels.context import Context
-from tests.tiny import ALIGNED, BASE, FAMILIES, FP8, SPARSE, aligned, block_fp8, write_checkpoint
+from tests.tiny import ALIGNED, BASE, FAMILIES, FP8, aligned, block_fp8, write_checkpoint
+from tests.tiny_shapes import SPARSE
 
 OMIT = object()
 

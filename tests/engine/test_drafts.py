@@ -25,7 +25,7 @@ from tests.parity.conftest import generate, make_engine
 from tests.parity.ranks import ThreadGroup, together
 from tests.tiny import write_checkpoint
 
-FAMILIES = ("llama", "deepseek_v3", "glm_moe_dsa")
+FAMILIES = ("llama", "deepseek_v3", "glm_moe_dsa", "qwen3_next", "qwen3_5")
 DRAFTS = 4
 
 
@@ -35,7 +35,13 @@ def folder(request, tmp_path_factory):
 
 
 def engine_of(folder, group: Group = ALONE, /, **changes: Any) -> Engine:
-    limits = {"max_num_seqs": 11, "max_model_len": 256, "num_blocks": 60, "max_num_batched_tokens": 64}
+    limits = {
+        "max_num_seqs": 11,
+        "max_model_len": 256,
+        "num_blocks": 60,
+        "max_num_batched_tokens": 64,
+        "num_snapshots": 6,
+    }
     return make_engine(folder, group, **(limits | changes))
 
 
@@ -146,7 +152,7 @@ def test_what_was_drafted_and_rejected_is_found_by_nobody(folder):
         (of_plain, *_), (of_drafts, *_) = (
             generate(each, {"next": turn}, max_tokens=1)["next"] for each in (plain, engine)
         )
-        assert of_drafts.num_cached_tokens == of_plain.num_cached_tokens > 32
+        assert of_drafts.num_cached_tokens == of_plain.num_cached_tokens >= 32
         assert of_drafts.token_ids == of_plain.token_ids
 
 
@@ -165,10 +171,11 @@ def test_ranks_draft_alike(tmp_path):
     assert accepted == others > 0
 
 
-def test_tokens_are_distributed_as_without_drafts(tmp_path):
+@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
+def test_tokens_are_distributed_as_without_drafts(tmp_path, family):
     """Three in a row, of other seeds than without: a chi-square of two samples, over what is told more than a few
     times."""
-    folder = write_checkpoint(tmp_path / "model", "llama", seed=2)
+    folder = write_checkpoint(tmp_path / "model", family, seed=2)
 
     def sampled(engine: Engine, first: int) -> Counter[tuple[int, ...]]:
         for seed in range(first, first + 2000):
@@ -185,7 +192,7 @@ def test_tokens_are_distributed_as_without_drafts(tmp_path):
     likely = list(plain.most_common(1)[0][0])
     engine = drafting(folder, {str(seed): likely for seed in range(2000, 4000)}, **limits)
     drafted = sampled(engine, 2000)
-    assert engine.scheduler.drafts.num_accepted > 200
+    assert engine.scheduler.drafts.num_accepted > 100
     bins = [key for key in plain.keys() | drafted.keys() if plain[key] + drafted[key] > 10]
     statistic = sum((plain[key] - drafted[key]) ** 2 / (plain[key] + drafted[key]) for key in bins)
     freedom = len(bins) - 1

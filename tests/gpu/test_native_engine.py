@@ -13,7 +13,8 @@ import torch
 from appliance.engine.engine import Engine
 from kernels.catalogue import OPS
 from tests.parity.conftest import distribution, generate, greedy, make_engine, oracle, prompts, tokens  # noqa: F401
-from tests.tiny import FAMILIES, LATENT, aligned, block_fp8, write_checkpoint, write_plain_twin
+from tests.tiny import FAMILIES, aligned, block_fp8, write_checkpoint, write_plain_twin
+from tests.tiny_shapes import LATENT
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -9,8 +9,9 @@ import torch
 
 from appliance.checkpoint.config import read_config
 from tests.parity.conftest import distribution, generate, greedy, make_engine, prompts, tokens
-from tests.tiny import FAMILIES, SPARSE, write_checkpoint
+from tests.tiny import FAMILIES, write_checkpoint
 from tests.tiny_forms import as_seeing, fuse_experts
+from tests.tiny_shapes import SPARSE
 
 LLAMA3 = {
     "rope_type": "llama3",

@@ -1,11 +1,15 @@
-"""DeepSeek V3's head for multi-token prediction against transformers', and its drafts in the engine."""
+"""Heads for multi-token prediction: each against transformers, or its layers put together by the formulas where
+transformers leaves heads out; and their drafts in the engine."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from appliance.engine.engine import Engine
 from appliance.models.collectives import Group
@@ -14,18 +18,32 @@ from tests.parity.ranks import together
 from tests.tiny import write_checkpoint
 
 MTP = {"drafts": "mtp", "num_speculative_tokens": 1}
+HEADS: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {"num_nextn_predict_layers": 1},
+    "qwen3_next": {"mtp_num_hidden_layers": 1},
+    "qwen3_5": {"mtp_num_hidden_layers": 1},
+    "qwen3_5_moe": {"mtp_num_hidden_layers": 1},
+}
+
+
+def written(folder: Path, family: str) -> Path:
+    return write_checkpoint(folder, family, seed=2, **HEADS[family])
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def family(request) -> str:
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model") / "model"
-    return write_checkpoint(folder, "deepseek_v3", seed=2, num_nextn_predict_layers=1)
+def folder(family, tmp_path_factory):
+    return written(tmp_path_factory.mktemp("model") / "model", family)
 
 
-def drafting(folder, *group: Group, **config: Any) -> tuple[Engine, dict[int, torch.Tensor]]:
+def drafting(folder, *group: Group, **config: Any) -> tuple[Engine, dict[int, Tensor]]:
     """An engine, and what its head gives behind each position, the last one for each."""
     engine = make_engine(folder, *group, **MTP, **config)
-    given: dict[int, torch.Tensor] = {}
+    given: dict[int, Tensor] = {}
     drafter = engine._runner._model.drafter
     assert drafter is not None
     forward = drafter.forward
@@ -39,23 +57,65 @@ def drafting(folder, *group: Group, **config: Any) -> tuple[Engine, dict[int, to
     return engine, given
 
 
+def expected_of(family: str, folder: Path, model: Any, whole: Tensor) -> Tensor:
+    """What the output head makes logits of, behind each token of `whole` [1, N] but the last: [N - 1, hidden]."""
+    hidden = model.model(whole).last_hidden_state[:, :-1]
+    positions = torch.arange(hidden.shape[1])[None]
+    if family == "deepseek_v3":
+        from transformers.modeling_layers import MtpModel
+
+        model._keys_to_ignore_on_load_unexpected = [r"model\.layers\.3\..*"]  # by which it is found; as published, 61
+        head = MtpModel.from_pretrained(model)
+        found: Tensor = head.forward_layer(0, hidden, positions, None, input_ids=whole[:, 1:])[0]
+        return found
+    weights = {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if name[:4] == "mtp."}
+    norm = type(model.model.norm)
+
+    def normed(name: str, x: Tensor) -> Tensor:
+        layer = norm(x.shape[-1], eps=model.config.rms_norm_eps)
+        layer.weight.copy_(weights[name])
+        result: Tensor = layer(x)
+        return result
+
+    both = (
+        normed("mtp.pre_fc_norm_embedding.weight", model.model.embed_tokens(whole[:, 1:])),
+        normed("mtp.pre_fc_norm_hidden.weight", hidden),
+    )
+    x = torch.cat(both, dim=-1) @ weights["mtp.fc.weight"].T
+    attends = model.config.layer_types.index("full_attention")
+    layer = type(model.model.layers[attends])(model.config, attends)
+    layer.load_state_dict(_fused(weights, layer))
+    count = x.shape[1]
+    mask = torch.full((count, count), -torch.inf).triu(1)[None, None]
+    angles = model.model.rotary_emb(x, positions)
+    out = layer(x, position_embeddings=angles, attention_mask=mask, position_ids=positions)
+    return normed("mtp.norm.weight", out[0] if isinstance(out, tuple) else out)[0]
+
+
+def _fused(weights: dict[str, Tensor], layer: torch.nn.Module) -> dict[str, Tensor]:
+    """Of the head's layer, with its experts as transformers has them in memory."""
+    own = {name.removeprefix("mtp.layers.0."): tensor for name, tensor in weights.items() if ".layers.0." in name}
+    wanted = layer.state_dict()
+    if (gate_up := "mlp.experts.gate_up_proj") in wanted and gate_up not in own:
+        count = len(wanted[gate_up])
+        gate, up, down = (
+            torch.stack([own.pop(f"mlp.experts.{expert}.{part}_proj.weight") for expert in range(count)])
+            for part in ("gate", "up", "down")
+        )
+        own |= {gate_up: torch.cat((gate, up), dim=1), "mlp.experts.down_proj": down}
+    return own
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("budget", [256, 7], ids=["whole", "chunks"])
-def test_its_hidden_states_are_those_of_transformers(folder, oracle, budget):
+def test_its_hidden_states_are_those_of_the_formulas(family, folder, oracle, budget):
     """Over a prompt in chunks, decodes, and drafts that were rejected."""
-    from transformers.modeling_layers import MtpModel
-
-    model = oracle(folder)
-    model._keys_to_ignore_on_load_unexpected = [r"model\.layers\.3\..*"]  # by which the head is found; as published, 61
-    head = MtpModel.from_pretrained(model)
     engine, given = drafting(folder, max_num_batched_tokens=budget)
     prompt = list(range(9, 60))
     whole = torch.tensor([prompt + tokens(generate(engine, {"r": prompt}, max_tokens=20)["r"])])
-    hidden = model.model(whole).last_hidden_state
-    positions = torch.arange(whole.shape[1] - 1)[None]
-    expected = head.forward_layer(0, hidden[:, :-1], positions, None, input_ids=whole[:, 1:])[0]
+    expected = expected_of(family, folder, oracle(folder), whole)
     seen = torch.stack([given[position] for position in range(len(expected))])
-    torch.testing.assert_close(seen, expected, rtol=0, atol=2e-5)
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("overlaps", [False, True], ids=["plain", "overlapping"])
@@ -75,7 +135,7 @@ def test_what_it_predicts_is_accepted_where_the_model_agrees(folder):
     """Both are made to say one token by its bias here and by the head's last norm there."""
     engine, _ = drafting(folder)
     model: Any = engine._runner._model
-    model.drafter.norm.weight.zero_()
+    model.drafter.norm.weight.fill_(-model.drafter.norm._offset)
     # Of equal logits the first token is taken.
     found = generate(engine, {"r": [9, 8, 7]}, max_tokens=40, logit_bias={0: 100.0})["r"]
     assert tokens(found) == [0] * 40

@@ -13,6 +13,7 @@ import torch
 from appliance.engine.engine import Engine
 from appliance.models.batch import StateCache
 from appliance.protocol import FinishReason, SamplingParams, Submit
+from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 
@@ -101,12 +102,13 @@ def test_a_copy_of_nans_is_found_once_at_most(folder, cold):
     assert ask(engine, prompt) == (ask(cold, prompt)[0], 0)
 
 
+@pytest.mark.parametrize("drafts", [0, 3], ids=["alone", "drafts"])
 @pytest.mark.parametrize("overlaps", [False, True], ids=["plain", "overlapped"])
-def test_any_load_gets_the_tokens_of_cold_runs(folder, cold, overlaps):
-    """Shared prefixes, forks, turns, aborts, preemptions, evictions and odd chunks."""
+def test_any_load_gets_the_tokens_of_cold_runs(folder, cold, overlaps, drafts):
+    """Shared prefixes, forks, turns, aborts, preemptions, evictions and odd chunks; and drafts, many of them right."""
     rng = random.Random(17)
     known: dict[tuple[int, ...], list[int]] = {}
-    until, hits, preemptions = time.process_time() + SECONDS, 0, 0
+    until, hits, preemptions, accepted = time.process_time() + SECONDS, 0, 0, 0
     while time.process_time() < until:
         engine = make_engine(
             folder,
@@ -114,7 +116,12 @@ def test_any_load_gets_the_tokens_of_cold_runs(folder, cold, overlaps):
             num_blocks=rng.choice([17, 17, 40]),
             max_num_batched_tokens=rng.choice([9, 23, 64]),
             max_num_seqs=rng.choice([2, 8]),
+            drafts="ngram" if drafts else "none",
+            num_speculative_tokens=drafts,
         )
+        guesses: dict[str, list[int]] = {}
+        if engine.scheduler.drafts is not None:
+            engine.scheduler.drafts._proposer = Guesser(guesses)
         engine.overlaps = overlaps
         roots = [numbers(rng.randrange(1, 80), rng.randrange(4)) for _ in range(2)]
         asked: dict[str, list[int]] = {}
@@ -124,6 +131,9 @@ def test_any_load_gets_the_tokens_of_cold_runs(folder, cold, overlaps):
             prompt = [*root[: rng.randrange(1, len(root) + 1)], *numbers(rng.randrange(0, 30), rng.randrange(3))]
             name = str(number)
             asked[name] = prompt
+            if tuple(prompt) not in known:
+                known[tuple(prompt)] = ask(cold, prompt, max_tokens=40)[0]
+            guesses[name] = known[tuple(prompt)]
             params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
             assert engine.submit(Submit(request_id=name, prompt_token_ids=prompt, sampling=params)) is None
             for _ in range(rng.choice([0, 1, 6])):
@@ -135,14 +145,13 @@ def test_any_load_gets_the_tokens_of_cold_runs(folder, cold, overlaps):
         while not engine.idle:
             _collect(engine, written)
         for name, prompt in asked.items():
-            key = tuple(prompt)
-            if key not in known:
-                known[key] = ask(cold, prompt, max_tokens=40)[0]
-            assert written[name] == known[key], name
+            assert written[name] == known[tuple(prompt)], name
         hits += engine.scheduler.prompt_tokens_cached > 0
         preemptions += engine.scheduler.num_preemptions
+        accepted += engine.scheduler.drafts.num_accepted if engine.scheduler.drafts else 0
     assert hits > 0
     assert preemptions > 0
+    assert bool(accepted) == bool(drafts)
 
 
 def _collect(engine: Engine, written: dict[str, list[int]]) -> None:

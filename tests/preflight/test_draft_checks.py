@@ -19,14 +19,9 @@ def tiny(home: Home) -> Path:
     return write_checkpoint(home.models / "tiny")
 
 
-@pytest.mark.parametrize(
-    ("family", "method"), [("qwen3_next", "ngram"), ("deepseek_v4", "ngram"), ("deepseek_v4", "mtp")]
-)
-def test_drafts_are_refused_where_they_cannot_be_taken_back(home: Home, family: str, method: str) -> None:
-    if family == "deepseek_v4":
-        write_deepseek_v4(home.models / "tiny")
-    else:
-        write_checkpoint(home.models / "tiny", family)
+@pytest.mark.parametrize("method", ["ngram", "mtp"])
+def test_drafts_are_refused_where_they_cannot_be_taken_back(home: Home, method: str) -> None:
+    write_deepseek_v4(home.models / "tiny")
     finding = only(look(home, {"speculative-config.method": method}))
     assert (finding.id, finding.value) == ("drafts-with-states", method)
     assert finding.fix
@@ -48,6 +43,24 @@ def test_a_head_is_planned_for_where_it_drafts(home: Home) -> None:
     shutil.rmtree(folder)
     write_checkpoint(folder, "deepseek_v32", num_nextn_predict_layers=1)
     assert only(look(home, mtp)).id == "mtp-native"
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5", "qwen3_5_moe"])
+def test_states_have_room_for_drafts(home: Home, family: str) -> None:
+    """More of it for more of them, and little beside a state; a head's keys and values are those of its own layer. A
+    checkpoint without a head is refused one."""
+    folder = write_checkpoint(home.models / "tiny", family, mtp_num_hidden_layers=1)
+    plans = {}
+    for method in ("none", "ngram", "mtp"):
+        plans[method] = look(home, {"speculative-config.method": method, "dtype": "bfloat16"}).plan
+        assert isinstance(plans[method], NativePlan)
+    of_states = {method: plan.memory.state_bytes for method, plan in plans.items() if plan}
+    assert of_states["none"] < of_states["mtp"] < of_states["ngram"]
+    assert plans["mtp"].memory.bytes_per_token == 2 * plans["ngram"].memory.bytes_per_token
+    shutil.rmtree(folder)
+    write_checkpoint(folder, family)
+    finding = only(look(home, {"speculative-config.method": "mtp"}))
+    assert (finding.id, finding.fix.patch) == ("mtp-head-missing", {"speculative-config.method": "ngram"})
 
 
 def test_drafts_reach_the_engine_and_its_plan(home: Home, tiny: Path) -> None:

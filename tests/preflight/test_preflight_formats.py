@@ -15,8 +15,9 @@ from appliance.plan.launch import NativePlan
 from appliance.preflight.context import Report
 from appliance.protocol import Severity
 from tests.preflight.test_preflight_checks import card, look, machine, only
-from tests.tiny import ALIGNED, FAMILIES, FP8, LATENT, aligned, block_fp8, save, write_checkpoint
+from tests.tiny import ALIGNED, FAMILIES, FP8, aligned, block_fp8, save, write_checkpoint
 from tests.tiny_forms import as_seeing, fuse_experts, load
+from tests.tiny_shapes import LATENT
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -195,6 +195,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layer_prefix(config: ModelConfig, layer: int) -> str:
+    if config.drafts and layer == config.num_decoder_layers and config.head is not None:
+        return config.head.prefix
     return f"{config.prefix}layers.{layer}."
 
 

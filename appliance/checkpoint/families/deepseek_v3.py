@@ -14,9 +14,9 @@ from appliance.checkpoint.cache_specs import MLA
 from appliance.checkpoint.experts import ExpertFamily, Experts, SharedExperts
 from appliance.checkpoint.families import latent_attention
 from appliance.checkpoint.families.base import Expected, Projection
-from appliance.checkpoint.families.decoder import PARTS, Decoder, Heads
+from appliance.checkpoint.families.decoder import PARTS, Decoder, Heads, layer_prefix
 from appliance.checkpoint.fields import Fields
-from appliance.checkpoint.model_config import LatentAttention, Layer, ModelConfig
+from appliance.checkpoint.model_config import Head, LatentAttention, Layer, ModelConfig
 from appliance.checkpoint.rope import ROPE_TYPES, Rope, read_rope
 
 TOPK_METHOD: Final = "noaux_tc"
@@ -52,11 +52,21 @@ class DeepseekV3(Decoder, frozen=True, kw_only=True):
         ignored = tuple(f"{config.prefix}layers.{layer}." for layer in range(first, first + heads))
         return structs.replace(config, ignored=ignored, head=self.read_head(fields, config) if heads else None)
 
-    def read_head(self, fields: Fields, config: ModelConfig) -> Layer | None:
+    def read_head(self, fields: Fields, config: ModelConfig) -> Head | None:
         """Its block is like those of the other layers with experts."""
         layer = config.num_hidden_layers
-        sparse = config.experts is not None and layer in self.read_sparse_layers(fields, layer + 1)
-        return config.layers[-1] if sparse else None
+        if config.experts is None or layer not in self.read_sparse_layers(fields, layer + 1):
+            return None
+        at = layer_prefix(config, layer)
+        return Head(
+            layer=config.layers[-1],
+            prefix=at,
+            embedding_norm=f"{at}enorm",
+            hidden_norm=f"{at}hnorm",
+            projections=(f"{at}eh_proj",),
+            norm=f"{at}shared_head.norm",
+            copies=(f"{at}embed_tokens.", f"{at}shared_head.head."),
+        )
 
     def read_heads(self, fields: Fields, _hidden_size: int) -> Heads:
         """All heads share the latent, whose size is that of a head in the cache."""

@@ -14,7 +14,7 @@ from appliance.checkpoint.families.base import Expected, Projection
 from appliance.checkpoint.families.decoder import Heads, layer_prefix
 from appliance.checkpoint.families.deepseek_v3 import DEFAULTS, EXPERTS, DeepseekV3
 from appliance.checkpoint.fields import Fields
-from appliance.checkpoint.model_config import Indexing, LatentAttention, Layer, ModelConfig
+from appliance.checkpoint.model_config import Head, Indexing, LatentAttention, Layer, ModelConfig
 from appliance.checkpoint.rope import Rope
 
 FULL, SHARED = "full", "shared"
@@ -38,7 +38,7 @@ class DeepseekV32(DeepseekV3, frozen=True, kw_only=True):
         unused = tuple(f"{layer_prefix(config, number)}{indexer.PREFIX}" for number in without)
         return structs.replace(config, ignored=config.ignored + unused)
 
-    def read_head(self, _fields: Fields, _config: ModelConfig) -> Layer | None:
+    def read_head(self, _fields: Fields, _config: ModelConfig) -> Head | None:
         """It attends sparsely too, which the engine does not draft with."""
         return None
 

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from appliance.checkpoint import drafting
 from appliance.checkpoint.cache_specs import FullAttention
 from appliance.checkpoint.cuts import by_columns, by_rows
 from appliance.checkpoint.experts import ExpertFamily, Experts, SharedExperts
 from appliance.checkpoint.families.base import Expected, Projection
 from appliance.checkpoint.families.decoder import PARTS, Decoder, Heads, layer_prefix
 from appliance.checkpoint.fields import Fields
-from appliance.checkpoint.model_config import STATE_DTYPE, Attention, GatedDelta, Layer, ModelConfig
+from appliance.checkpoint.model_config import STATE_DTYPE, Attention, GatedDelta, Head, Layer, ModelConfig
 from appliance.checkpoint.rope import Rope
 
 LINEAR: Final = "linear_attention"
@@ -38,7 +39,10 @@ class HybridDecoder(Decoder, frozen=True, kw_only=True):
 
     def read(self, fields: Fields, architecture: str) -> ModelConfig:
         config = super().read(fields.with_defaults(self.defaults(fields)), architecture)
-        return structs.replace(config, norm_offset=NORM_OFFSET, ignored=(DRAFTS,))
+        heads = fields.integer("mtp_num_hidden_layers", 0, 1 << 12, default=1)
+        own_ends = fields.boolean("mtp_use_dedicated_embeddings", default=False)
+        head = _head(config) if heads == 1 and not own_ends else None
+        return structs.replace(config, norm_offset=NORM_OFFSET, ignored=(DRAFTS,), head=head)
 
     def defaults(self, _fields: Fields) -> dict[str, Any]:
         """What these configs mean where they do not say it."""
@@ -87,6 +91,8 @@ class HybridDecoder(Decoder, frozen=True, kw_only=True):
 
     def norms_and_routers(self, config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
         yield from super().norms_and_routers(config, layer)
+        if drafting.is_head(config, layer):
+            yield from drafting.own_tensors(config)
         mixer, at = config.layers[layer].mixer, f"{layer_prefix(config, layer)}linear_attn."
         if not isinstance(mixer, GatedDelta):
             return
@@ -107,6 +113,18 @@ class HybridDecoder(Decoder, frozen=True, kw_only=True):
         yield from ((*mixed, *gates),) if config.fp8 is None else (mixed, gates)
         yield (Projection(f"{at}out_proj", hidden, values, cut=by_columns(values, mixer.num_key_heads)),)
         yield from self.feed_forward(config, layer)
+
+
+def _head(config: ModelConfig) -> Head:
+    """Its layer attends."""
+    return Head(
+        layer=next(layer for layer in config.layers if isinstance(layer.mixer, Attention)),
+        prefix=f"{DRAFTS}layers.0.",
+        embedding_norm=f"{DRAFTS}pre_fc_norm_embedding",
+        hidden_norm=f"{DRAFTS}pre_fc_norm_hidden",
+        projections=(f"{DRAFTS}fc",),
+        norm=f"{DRAFTS}norm",
+    )
 
 
 def _layer_kinds(fields: Fields, num_layers: int) -> tuple[str, ...]:

@@ -28,21 +28,19 @@ class Decoder:
         self._kernels, self._group = context.kernels, context.group
         self.embedding = context.empty(config.vocab_rows, config.hidden_size)
         self._vocab_size, self._first_token = config.vocab_size, context.group.rank * config.vocab_rows
-        self.drafter: PredictionHead | None = None
-        self.layers = self.build_layers(context)
+        self.layers, self.drafter = self.build_layers(context)
         self.norm = RMSNorm(context, config.prefix + self.norm_name, config.hidden_size)
         self._prefix = config.prefix
         self.tied = config.tie_word_embeddings
         self.head = self.embedding if self.tied else context.empty(config.vocab_rows, config.hidden_size)
 
-    def build_layers(self, context: BuildContext) -> Sequence[Any]:
-        """Those of the decoder; `drafter` is made with them."""
+    def build_layers(self, context: BuildContext) -> tuple[Sequence[Any], PredictionHead | None]:
+        """Those of the decoder, and the head that drafts, which turns by the same table."""
         config = context.config
         inverse, factor = inverse_frequencies(config.rotary_dim, config.rope_theta, config.rope_scaling)
         cos_sin = cos_sin_table(inverse, factor, context.max_model_len, context.dtype).to(context.device)
-        if config.drafts:
-            self.drafter = PredictionHead(context, cos_sin, self._embedded)
-        return [DecoderLayer(context, layer, cos_sin) for layer in range(config.num_decoder_layers)]
+        layers = [DecoderLayer(context, layer, cos_sin) for layer in range(config.num_decoder_layers)]
+        return layers, PredictionHead(context, cos_sin, self._embedded) if config.drafts else None
 
     def destinations(self) -> Mapping[str, Tensor]:
         found = {self._prefix + self.embedding_name: self.embedding}

@@ -11,6 +11,7 @@ from appliance.checkpoint.model_config import GatedDelta
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, LayerCache, StateCache
 from appliance.models.layers.linear import Linear, rows_by_part
+from kernels.delta_rule.reference import Kept
 from kernels.fp8_linear.rounded import Rounded, rows_of
 
 
@@ -46,15 +47,19 @@ class GatedDeltaRule:
         """[T, hidden] -> [T, hidden]."""
         x = rows_of(x)
         assert isinstance(cache, StateCache)
-        state, inputs = cache.tensors
+        state, inputs, *of_drafts = cache.tensors
+        kept_inputs, kept = (of_drafts[0], Kept(*of_drafts[1:])) if of_drafts else (None, None)
         mixer, kernels = self._mixer, self._kernels
         heads, keys = mixer.num_value_heads, mixer.num_key_heads * mixer.key_dim
         mixed, z, b, a = self._projected(x)
-        mixed = kernels.causal_conv(mixed, self.conv[:, 0], inputs, batch.slots, batch.attention)
+        mixed = kernels.causal_conv(
+            mixed, self.conv[:, 0], inputs, batch.slots, batch.attention, batch.chains, kept_inputs
+        )
         query, key, value = mixed.split((keys, keys, heads * mixer.value_dim), dim=-1)
         out = kernels.delta_rule(
             query.unflatten(-1, (-1, mixer.key_dim)), key.unflatten(-1, (-1, mixer.key_dim)),
             value.unflatten(-1, (heads, -1)), a, b, self.a_log, self.dt_bias, state, batch.slots, batch.attention,
+            batch.chains, kept,
         )  # fmt: skip
         out = kernels.gated_norm(out, z.unflatten(-1, (heads, -1)), self.norm, self._eps)
         return self.out(out.flatten(1))

@@ -94,7 +94,7 @@ class HyperConnectedDecoder(Decoder):
         assert config.connections is not None
         self._eps, self._norm_eps = config.connections.eps, config.rms_norm_eps
 
-    def build_layers(self, context: BuildContext) -> Sequence[HyperConnectedLayer]:
+    def build_layers(self, context: BuildContext) -> tuple[Sequence[HyperConnectedLayer], None]:
         """Layers with compressed entries turn by other angles than those without. The tables are in float32, as
         DeepSeek's own code has them."""
         tables: dict[bool, Tensor] = {}
@@ -106,7 +106,7 @@ class HyperConnectedDecoder(Decoder):
                 table = cos_sin_table(inverse, factor, context.max_model_len, torch.float32)
                 tables[compresses] = table.to(context.device)
             layers.append(HyperConnectedLayer(context, layer, tables[compresses]))
-        return layers
+        return layers, None
 
     def destinations(self) -> Mapping[str, Tensor]:
         own = {"hc_head_fn": self.head_weight, "hc_head_scale": self.head_scale, "hc_head_base": self.head_base}

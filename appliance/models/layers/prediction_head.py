@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from appliance.checkpoint import drafting
-from appliance.checkpoint.families.decoder import layer_prefix
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, LayerCache
 from appliance.models.layers.decoder_layer import DecoderLayer
@@ -20,13 +19,14 @@ class PredictionHead:
 
     def __init__(self, context: BuildContext, cos_sin: Tensor, embedded: Callable[[Tensor], Tensor]) -> None:
         config, layer = context.config, context.config.num_decoder_layers
-        hidden, at = config.hidden_size, layer_prefix(config, layer)
+        head, hidden = drafting.head_of(config), config.hidden_size
         self._embedded, self._kernels = embedded, context.kernels
-        self.embedding_norm = RMSNorm(context, at + drafting.EMBEDDING_NORM, hidden)
-        self.hidden_norm = RMSNorm(context, at + drafting.HIDDEN_NORM, hidden)
-        self.norm = RMSNorm(context, at + drafting.LAST_NORM, hidden)
+        self.embedding_norm = RMSNorm(context, head.embedding_norm, hidden)
+        self.hidden_norm = RMSNorm(context, head.hidden_norm, hidden)
+        self.norm = RMSNorm(context, head.norm, hidden)
         self.layer = DecoderLayer(context, layer, cos_sin)
-        self._projection_name = f"{at}{drafting.PROJECTION}.weight"
+        (name,) = head.projections
+        self._projection_name = f"{name}.weight"
         self.projection = context.empty(hidden, 2 * hidden)
 
     def forward(self, batch: ForwardBatch, hidden: Tensor, cache: LayerCache) -> Tensor:

@@ -39,7 +39,7 @@ def run(subject: Subject) -> Iterator[Finding]:
 
 def _native(subject: Subject) -> Iterator[Finding]:
     method = subject.profile.speculative_config.method
-    if subject.config.has_states:
+    if subject.config.compressed_attention is not None:
         yield _error(
             "drafts-with-states", METHOD, method,
             f"{subject.config.architecture} keeps a state of each sequence, which the native engine cannot take back "
