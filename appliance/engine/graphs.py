@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ MISSES_BEFORE_CAPTURE: Final = 3
 # While the graph of its size is missing, a step takes one that computes at most so many times the tokens.
 _MOST_PADDED: Final = 2
 
+_T = TypeVar("_T")
+
 
 class Computed(NamedTuple):
     """What a step of S sequences leaves on the device."""
@@ -31,12 +33,15 @@ class Computed(NamedTuple):
     finite: Tensor  # [S] bool: every value of the last hidden state is finite
     logits: Tensor  # [S, vocab_size] float32, in memory that all graphs share
     greedy: Sampled  # as where every request takes its largest logit
-    hidden: Tensor | None = None  # [S, hidden_size], where the model has a head that reads it
 
 
 class _Captured(NamedTuple):
+    """Results are overwritten by each replay."""
+
     graph: torch.cuda.CUDAGraph
-    result: Computed  # overwritten by each replay
+    result: Computed
+    head: torch.cuda.CUDAGraph | None = None
+    predicted: Tensor | None = None
 
 
 class StepSize(NamedTuple):
@@ -112,13 +117,18 @@ class GraphChoice:
 
 class StepGraphs:
     """The graphs of one model. `compute` runs a step of a shape over the buffer, padded throughout; what it makes on
-    its way is in memory that all graphs share, so that only one may be replayed at a time."""
+    its way is in memory that all graphs share, so that only one may be replayed at a time. Of a model with a head for
+    drafts each shape has a second graph, which `predict` computes: what the head needs is sampled in between."""
 
     def __init__(
-        self, shapes: Iterable[GraphShape], compute: Callable[[GraphShape], Computed], device: torch.device
+        self,
+        shapes: Iterable[GraphShape],
+        compute: Callable[[GraphShape], Computed],
+        device: torch.device,
+        predict: Callable[[GraphShape], Tensor] | None = None,
     ) -> None:
         self.choice = GraphChoice(shapes)
-        self._compute = compute
+        self._compute, self._predict = compute, predict
         self._device = device
         self._captured: dict[GraphShape, _Captured] = {}
         self._stream = torch.cuda.Stream(device)
@@ -130,6 +140,15 @@ class StepGraphs:
         captured.graph.replay()
         return captured.result
 
+    def replay_head(self, shape: GraphShape) -> Tensor:
+        """What the head predicts behind the sequences of the step of `shape` that was replayed last: [rows of logits]
+        int64, valid as `replay`'s result is."""
+        captured = self._captured[shape]
+        assert captured.head is not None
+        assert captured.predicted is not None
+        captured.head.replay()
+        return captured.predicted
+
     def warm_up(self, shape: GraphShape) -> None:
         """Compute the step of `shape` that the buffer holds once, in memory that other steps use too: that loads its
         kernels, which a capture may not.
@@ -138,27 +157,38 @@ class StepGraphs:
             torch.OutOfMemoryError: the device has less memory than the plan counted on.
         """
         self._compute(shape)
+        if self._predict is not None:
+            self._predict(shape)
 
     def capture(self, shape: GraphShape) -> bool:
         """Capture the graph of `shape` after its `warm_up`; False where the device has no memory for it."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
-            self._stream.synchronize()
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                result = self._compute(shape)
-            except Exception as error:
-                with contextlib.suppress(RuntimeError):  # that the capture failed: the exception says why
-                    graph.capture_end()
-                if isinstance(error, torch.OutOfMemoryError):
-                    return False
-                raise
-            graph.capture_end()
+                captured = _Captured(*self._graph_of(lambda: self._compute(shape)))
+                if (predict := self._predict) is not None:
+                    head, predicted = self._graph_of(lambda: predict(shape))
+                    captured = captured._replace(head=head, predicted=predicted)
+            except torch.OutOfMemoryError:
+                return False
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
-        self._captured[shape] = _Captured(graph, result)
+        self._captured[shape] = captured
         self.choice.add(shape)
         return True
+
+    def _graph_of(self, compute: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
+        """On the present stream, with the result that its replays overwrite."""
+        graph = torch.cuda.CUDAGraph()
+        self._stream.synchronize()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            result = compute()
+        except Exception:
+            with contextlib.suppress(RuntimeError):  # that the capture failed: the exception says why
+                graph.capture_end()
+            raise
+        graph.capture_end()
+        return graph, result
 
     def drop(self, shape: GraphShape) -> None:
         """Do without `shape`, captured or not, and without all that are missing."""

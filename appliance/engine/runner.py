@@ -45,6 +45,14 @@ class StepResult(NamedTuple):
     top_token_ids: Tensor | None = None  # [D, n] int64
 
 
+class ForHead(NamedTuple):
+    """The step as the model was called with, what it leaves to its head [T, ...], and the shape of its graph."""
+
+    inputs: Inputs
+    hidden: Tensor
+    shape: GraphShape | None = None
+
+
 class ComputedStep(NamedTuple):
     """A step that the device computes, up to the logits. More rows than the step's may follow. Drafts are sequences of
     their own (`engine/inputs.py`)."""
@@ -56,7 +64,7 @@ class ComputedStep(NamedTuple):
     greedy: Sampled | None = None  # sampled by its graph; all that plain requests need
     prompt_scores: Sequence[PromptScores] = ()
     pooled: Sequence[Pooled] = ()
-    for_head: tuple[Inputs, Tensor] | None = None  # and the hidden states [T, H], where the model has a head for drafts
+    for_head: ForHead | None = None  # where the model has a head for drafts
 
 
 class LaunchedStep:
@@ -148,13 +156,20 @@ class Runner:
         self._last_sampled = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=device)  # by slot
         self._graphs: StepGraphs | None = None
         self._logits = torch.empty(0, device=device)  # of steps by graphs
+        # Of these steps, what their heads are given: hidden states, and the token behind each.
+        self._hidden, self._following = torch.empty(0, device=device), torch.empty(0, dtype=torch.int64, device=device)
         self.steps: Counter[StepKind] = Counter()
 
     def use_graphs(self, shapes: Sequence[GraphShape], vocab_size: int) -> None:
         """Compute by graphs of `shapes`, as soon as they are captured."""
         most = max(shape.num_rows for shape in shapes)
         self._logits = torch.empty(most, vocab_size, dtype=torch.float32, device=self._device)
-        self._graphs = StepGraphs(shapes, self._compute_padded, self._device)
+        predict = None
+        if (drafter := self._model.drafter) is not None:
+            tokens = max(shape.num_tokens for shape in shapes)
+            self._hidden, self._following = drafter.room(tokens), self._following.new_zeros(tokens)
+            predict = self._predict_padded
+        self._graphs = StepGraphs(shapes, self._compute_padded, self._device, predict)
 
     @torch.inference_mode()
     def capture_next(self) -> bool:
@@ -202,20 +217,39 @@ class Runner:
         drafter = self._model.drafter
         if drafter is None or computed.for_head is None:
             return None
-        inputs, hidden = computed.for_head
+        inputs, hidden, shape = computed.for_head
         following = inputs.batch.token_ids.roll(-1)
-        if behind := _behind_chunks(computed.step):
+        if behind := _behind_chunks(computed.step, inputs.batch.attention.num_decodes):
             rows, token_ids = torch.tensor(behind).T.contiguous().to(self._device, non_blocking=True)
             following.index_copy_(0, rows, token_ids)
-        places = inputs.last_rows[inputs.sampling[: sum(item.num_sampled for item in computed.step)]]
+        sampling = inputs.sampling[: sum(item.num_sampled for item in computed.step)]
+        places = inputs.last_rows[sampling]
         if sampled is not None:
             following.index_copy_(0, places, self._group.follow(sampled.token_ids[: len(places)]))
-        batch = replace(inputs.batch, token_ids=following, carried=Carried())
-        found = drafter.forward(batch, hidden, self._caches.layers[-1])
+        if shape is not None and self._graphs is not None:
+            self._following[: len(following)].copy_(following)
+            found = self._graphs.replay_head(shape)
+            return None if sampled is None else found[sampling]
+        found = self._look_ahead(inputs, hidden, following)
         if computed.logits is None:
             return None
         # In place of the model's own, of which all that is wanted was read.
         logits = self._model.compute_logits(found[places], out=computed.logits)
+        predicted: Tensor = self._kernels.sampling(logits, SamplingBatch()).token_ids
+        return predicted
+
+    def _look_ahead(self, inputs: Inputs, hidden: Tensor, following: Tensor) -> Tensor:
+        """What the head makes of every token of a step and the one behind it."""
+        assert self._model.drafter is not None
+        batch = replace(inputs.batch, token_ids=following, carried=Carried())
+        return self._model.drafter.forward(batch, hidden, self._caches.layers[-1])
+
+    def _predict_padded(self, shape: GraphShape) -> Tensor:
+        """What a head's graph of `shape` holds, behind that of the model."""
+        inputs = self._inputs.padded(shape)
+        found = self._look_ahead(inputs, self._hidden[: shape.num_tokens], self._following[: shape.num_tokens])
+        rows = found[inputs.last_rows] if shape.prefills else found
+        logits = self._model.compute_logits(rows, out=self._logits[: shape.num_rows])
         predicted: Tensor = self._kernels.sampling(logits, SamplingBatch()).token_ids
         return predicted
 
@@ -265,9 +299,9 @@ class Runner:
     def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> ComputedStep:
         assert self._graphs is not None
         self._inputs.lay_out_padded(step, shape)
-        finite, logits, greedy, hidden = self._graphs.replay(shape)
+        finite, logits, greedy = self._graphs.replay(shape)
         count, inputs = _num_sequences(step), self._inputs.padded(shape)
-        for_head = None if hidden is None else (inputs, hidden)
+        for_head = None if self._model.drafter is None else ForHead(inputs, self._hidden, shape)
         sampling = sum(item.num_sampled for item in step)
         if sampling == count:
             return ComputedStep(step, finite, logits[:count], inputs.slots[:count], greedy, for_head=for_head)
@@ -283,11 +317,13 @@ class Runner:
         inputs = self._inputs.padded(shape)
         self._enter_last_sampled(inputs)
         hidden = self._model.forward(inputs.batch, self._caches.layers)
+        if self._model.drafter is not None:
+            self._hidden[: shape.num_tokens].copy_(hidden)
         rows = hidden[inputs.last_rows] if shape.prefills else hidden
         logits = self._model.compute_logits(rows, out=self._logits[: shape.num_rows])
         greedy = self._kernels.sampling(logits, SamplingBatch())
         self._keep(inputs.slots, greedy)
-        return Computed(_finite(rows), logits, greedy, None if self._model.drafter is None else hidden)
+        return Computed(_finite(rows), logits, greedy)
 
     def _compute_eagerly(self, step: Sequence[Scheduled]) -> ComputedStep:
         inputs = self._inputs.lay_out(step)
@@ -299,7 +335,7 @@ class Runner:
         pooled = pool_prompts(step, hidden)
         rows = hidden[inputs.last_rows]
         finite = _finite(rows)
-        for_head = None if self._model.drafter is None else (inputs, hidden)
+        for_head = None if self._model.drafter is None else ForHead(inputs, hidden)
         sampling = sum(item.num_sampled for item in step)
         if not sampling:
             return ComputedStep(step, finite, prompt_scores=scores, pooled=pooled, for_head=for_head)
@@ -324,12 +360,12 @@ def _finite(rows: Tensor) -> Tensor:
     return rows.isfinite().all(dim=-1)
 
 
-def _behind_chunks(step: Sequence[Scheduled]) -> list[tuple[int, int]]:
+def _behind_chunks(step: Sequence[Scheduled], num_decodes: int) -> list[tuple[int, int]]:
     """Of each chunk of a prompt that ends before its prompt does: its last row, and the token behind it, if that is
-    known."""
+    known. The first `num_decodes` rows are for decodes."""
     found, end = [], 0
     for item in step:
-        end += item.num_tokens
+        end = (end if item.is_decode else max(end, num_decodes)) + item.num_tokens
         if not item.samples:
             found += [(end - 1, token) for token in item.request.tokens(item.context_len, item.context_len + 1)]
     return found

@@ -64,6 +64,10 @@ class Drafter(Protocol):
         """[T, hidden], of the model's own [T, hidden] and the token behind each, which is its id in `batch`."""
         ...
 
+    def room(self, tokens: int) -> Tensor:
+        """For what `forward` is given of so many tokens, uninitialised."""
+        ...
+
 
 class Model(Protocol):
     """A causal language model whose parameters are allocated and not yet filled."""

@@ -6,8 +6,6 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -17,68 +15,25 @@ from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory.graph_shapes import GraphShape
 from appliance.engine import runner
 from appliance.engine.engine import Engine
-from appliance.engine.graphs import Computed, GraphChoice, StepSize
-from appliance.engine.inputs import Inputs, StepInputs
+from appliance.engine.graphs import GraphChoice, StepSize
 from appliance.models.collectives import ALONE, Group
 from appliance.protocol import CorePhase, Phase, SamplingParams, StepKind, Submit
-from kernels.paged_attention.metadata import AttentionMetadata
 from tests.configured import engine_config
+from tests.engine.computed_graphs import ComputedGraphs, compute_graphs
 from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine
 from tests.parity.ranks import ThreadGroup, together
 from tests.tiny import write_checkpoint
 
-PADDED = StepInputs.padded
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in ("llama", "qwen3_moe", "deepseek_v3", "glm_moe_dsa", "qwen3_next")},
     "windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
 }
 
 
-class ComputedGraphs:
-    """Graphs without CUDA."""
-
-    def __init__(
-        self, shapes: Iterable[GraphShape], compute: Callable[[GraphShape], Computed], _device: torch.device
-    ) -> None:
-        self.choice = GraphChoice(shapes)
-        self._compute = compute
-
-    def warm_up(self, shape: GraphShape) -> None:
-        self._compute(shape)
-
-    def capture(self, shape: GraphShape) -> bool:
-        self.choice.add(shape)
-        return True
-
-    def drop(self, shape: GraphShape) -> None:
-        self.choice.drop(shape)
-
-    def replay(self, shape: GraphShape) -> Computed:
-        assert not self.choice.is_missing(shape)
-        return self._compute(shape)
-
-
-def padded_for_torch(inputs: StepInputs, shape: GraphShape) -> Inputs:
-    """Torch's attention reads lengths on the host, for which reason no graph may hold it: here they are true."""
-    padded = PADDED(inputs, shape)
-    windowed = {window: as_they_are(attention) for window, attention in padded.batch.windowed.items()}
-    return padded._replace(
-        batch=replace(padded.batch, attention=as_they_are(padded.batch.attention), windowed=windowed)
-    )
-
-
-def as_they_are(bounds: AttentionMetadata) -> AttentionMetadata:
-    query_lens, context_lens = bounds.query_start_loc.diff().tolist(), bounds.seq_lens.tolist()
-    assert all(true <= most for true, most in zip(query_lens, bounds.query_lens, strict=True))
-    assert all(true <= most for true, most in zip(context_lens, bounds.context_lens, strict=True))
-    return replace(bounds, query_lens=query_lens, context_lens=context_lens, bounds=False)
-
-
 @pytest.fixture
 def graphs(monkeypatch):
-    monkeypatch.setattr(runner, "StepGraphs", ComputedGraphs)
-    monkeypatch.setattr(StepInputs, "padded", padded_for_torch)
+    compute_graphs(monkeypatch)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -204,8 +159,6 @@ def test_drafts_are_decodes_of_a_graph(folder, graphs, overlaps, with_prompts):
     """Beside requests that may have none, and beside prompts."""
     if with_prompts and read_config(folder).latent_attention is not None:
         pytest.skip("no graph holds prompts")
-    if read_config(folder).has_states:
-        pytest.skip("states have no drafts")
     expected = answers(engine_of(folder), 0)
     engine = engine_of(
         folder, enforce_eager=False, drafts="ngram", num_speculative_tokens=3, prefill_graphs=with_prompts

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from appliance.engine.engine import Engine
 from appliance.models.collectives import Group
+from appliance.protocol import StepKind
+from tests.engine.computed_graphs import compute_graphs
 from tests.parity.conftest import generate, make_engine, prompts, tokens
 from tests.parity.ranks import together
 from tests.tiny import write_checkpoint
+from tests.tiny_shapes import LATENT
 
 MTP = {"drafts": "mtp", "num_speculative_tokens": 1}
 HEADS: dict[str, dict[str, Any]] = {
@@ -129,6 +132,30 @@ def test_answers_are_those_without_drafts(folder, overlaps):
     drafts = engine.scheduler.drafts
     assert drafts is not None
     assert drafts.num_drafted > 100
+
+
+@pytest.mark.parametrize("with_prompts", [False, True])
+def test_it_predicts_the_same_by_graphs_of_its_own(family, folder, monkeypatch, with_prompts):
+    """Of decodes alone, and beside prompts."""
+    if with_prompts and family in LATENT:
+        pytest.skip("no graph holds prompts")
+    asked = prompts(9)
+    sampling = {"max_tokens": 30, "temperature": 0.5, "seed": 1}
+    plain, given = drafting(folder)
+    expected = generate(plain, asked, **sampling)
+    compute_graphs(monkeypatch)
+    engine, others = drafting(folder, enforce_eager=False, prefill_graphs=with_prompts)
+    found = generate(engine, asked, **sampling)
+    assert {name: tokens(told) for name, told in found.items()} == {
+        name: tokens(told) for name, told in expected.items()
+    }
+    assert engine.steps[StepKind.GRAPH] > 20
+    assert bool(engine.steps[StepKind.MIXED_GRAPH]) == with_prompts
+    drafts, of_plain = engine.scheduler.drafts, plain.scheduler.drafts
+    assert drafts is not None
+    assert of_plain is not None
+    assert (drafts.num_drafted, drafts.num_accepted) == (of_plain.num_drafted, of_plain.num_accepted)
+    assert given.keys() <= others.keys()
 
 
 def test_what_it_predicts_is_accepted_where_the_model_agrees(folder):

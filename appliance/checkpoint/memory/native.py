@@ -99,7 +99,10 @@ class NativeFootprint:
         logits = rows * self.config.vocab_size
         copies = 1 if self.config.ranks == 1 else 3  # this rank's, all ranks', and these in order
         pool = max(pool, copies * logits * self._item)
-        return len(shapes) * GRAPH_BYTES + logits * 4 + int(pool * (1 + CUDA_SLACK_SHARE))
+        pool = int(pool * (1 + CUDA_SLACK_SHARE))
+        if self.config.drafts:  # the head has graphs of its own, and is given hidden states, and tokens
+            pool += len(shapes) * GRAPH_BYTES + tokens * (self.config.hidden_size * self._item + 8)
+        return len(shapes) * GRAPH_BYTES + logits * 4 + pool
 
     def _decoding(self, sequences: int, max_model_len: int) -> tuple[tuple[int, ...], ...]:
         """What Triton's attention works in while so many sequences decode, at each moment that may be its fullest."""

@@ -41,6 +41,9 @@ class PredictionHead:
         residual = self._kernels.linear(torch.cat(both, dim=-1), self.projection)
         return self.norm(self.layer(torch.zeros_like(residual), residual, batch, cache), residual)
 
+    def room(self, tokens: int) -> Tensor:
+        return self.norm.weight.new_empty(tokens, len(self.norm.weight))
+
     def prepare(self) -> None:
         self.projection = self._kernels.prepare_linear(self.projection)
         self.layer.prepare()
