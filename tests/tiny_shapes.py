@@ -90,7 +90,7 @@ def has_indexer(config: dict[str, Any], layer: int) -> bool:
     if "index_topk" not in config:
         return False
     kinds = config.get("indexer_types") or config.get("index_topk_pattern") or "F" * (layer + 1)
-    return kinds[layer] in ("full", "F")
+    return layer >= len(kinds) or kinds[layer] in ("full", "F")  # a head that drafts always has one
 
 
 def _indexer_shapes(config: dict[str, Any], at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -149,7 +149,8 @@ def _linear_shapes(config: dict[str, Any], at: str) -> Iterator[tuple[str, tuple
 
 def is_sparse(config: dict[str, Any], layer: int) -> bool:
     if config.get("mlp_layer_types"):
-        return bool(config["mlp_layer_types"][layer] == "sparse")
+        kinds = config["mlp_layer_types"]
+        return layer >= len(kinds) or kinds[layer] == "sparse"
     if config["model_type"] in LATENT:
         return layer >= config["first_k_dense_replace"] and layer % config["moe_layer_freq"] == 0
     if config["model_type"] in ("qwen3_moe", "qwen3_next"):

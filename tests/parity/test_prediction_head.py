@@ -4,7 +4,7 @@ transformers leaves heads out; and their drafts in the engine."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -23,10 +23,32 @@ from tests.tiny_shapes import LATENT
 MTP = {"drafts": "mtp", "num_speculative_tokens": 1}
 HEADS: dict[str, dict[str, Any]] = {
     "deepseek_v3": {"num_nextn_predict_layers": 1},
+    "deepseek_v32": {"num_nextn_predict_layers": 1},
+    "glm_moe_dsa": {"num_nextn_predict_layers": 1},
     "qwen3_next": {"mtp_num_hidden_layers": 1},
     "qwen3_5": {"mtp_num_hidden_layers": 1},
     "qwen3_5_moe": {"mtp_num_hidden_layers": 1},
 }
+
+
+class Names(NamedTuple):
+    """What checkpoints call a head's norms, its projection and its block."""
+
+    embedding_norm: str
+    hidden_norm: str
+    projection: str
+    norm: str
+    block: str
+
+
+AS_V3 = Names(
+    "model.layers.3.enorm.weight", "model.layers.3.hnorm.weight", "model.layers.3.eh_proj.weight",
+    "model.layers.3.shared_head.norm.weight", "model.layers.3.",
+)  # fmt: skip
+AS_QWEN = Names(
+    "mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight", "mtp.fc.weight", "mtp.norm.weight",
+    "mtp.layers.0.",
+)  # fmt: skip
 
 
 def written(folder: Path, family: str) -> Path:
@@ -71,7 +93,7 @@ def expected_of(family: str, folder: Path, model: Any, whole: Tensor) -> Tensor:
         head = MtpModel.from_pretrained(model)
         found: Tensor = head.forward_layer(0, hidden, positions, None, input_ids=whole[:, 1:])[0]
         return found
-    weights = {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if name[:4] == "mtp."}
+    weights, names = load_file(folder / "model.safetensors"), AS_V3 if family in LATENT else AS_QWEN
     norm = type(model.model.norm)
 
     def normed(name: str, x: Tensor) -> Tensor:
@@ -81,23 +103,24 @@ def expected_of(family: str, folder: Path, model: Any, whole: Tensor) -> Tensor:
         return result
 
     both = (
-        normed("mtp.pre_fc_norm_embedding.weight", model.model.embed_tokens(whole[:, 1:])),
-        normed("mtp.pre_fc_norm_hidden.weight", hidden),
+        normed(names.embedding_norm, model.model.embed_tokens(whole[:, 1:])),
+        normed(names.hidden_norm, hidden),
     )
-    x = torch.cat(both, dim=-1) @ weights["mtp.fc.weight"].T
-    attends = model.config.layer_types.index("full_attention")
-    layer = type(model.model.layers[attends])(model.config, attends)
-    layer.load_state_dict(_fused(weights, layer))
+    x = torch.cat(both, dim=-1) @ weights[names.projection].T
+    alike = 2 if family in LATENT else model.config.layer_types.index("full_attention")
+    layer = type(model.model.layers[alike])(model.config, alike)
+    missing, _ = layer.load_state_dict(_fused(weights, names.block, layer), strict=False)
+    assert not missing
     count = x.shape[1]
     mask = torch.full((count, count), -torch.inf).triu(1)[None, None]
     angles = model.model.rotary_emb(x, positions)
     out = layer(x, position_embeddings=angles, attention_mask=mask, position_ids=positions)
-    return normed("mtp.norm.weight", out[0] if isinstance(out, tuple) else out)[0]
+    return normed(names.norm, out[0] if isinstance(out, tuple) else out)[0]
 
 
-def _fused(weights: dict[str, Tensor], layer: torch.nn.Module) -> dict[str, Tensor]:
+def _fused(weights: dict[str, Tensor], block: str, layer: torch.nn.Module) -> dict[str, Tensor]:
     """Of the head's layer, with its experts as transformers has them in memory."""
-    own = {name.removeprefix("mtp.layers.0."): tensor for name, tensor in weights.items() if ".layers.0." in name}
+    own = {name.removeprefix(block): tensor for name, tensor in weights.items() if name.startswith(block)}
     wanted = layer.state_dict()
     if (gate_up := "mlp.experts.gate_up_proj") in wanted and gate_up not in own:
         count = len(wanted[gate_up])

@@ -41,7 +41,7 @@ def test_a_head_is_planned_for_where_it_drafts(home: Home) -> None:
     more = only(look(home, mtp | {"speculative-config.num-speculative-tokens": 2}))
     assert (more.id, more.value) == ("drafts-exceed-head", 2)
     shutil.rmtree(folder)
-    write_checkpoint(folder, "deepseek_v32", num_nextn_predict_layers=1)
+    write_checkpoint(folder, "qwen3_5", mtp_num_hidden_layers=1, mtp_use_dedicated_embeddings=True)
     assert only(look(home, mtp)).id == "mtp-native"
 
 

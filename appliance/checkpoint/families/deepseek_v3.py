@@ -55,7 +55,7 @@ class DeepseekV3(Decoder, frozen=True, kw_only=True):
     def read_head(self, fields: Fields, config: ModelConfig) -> Head | None:
         """Its block is like those of the other layers with experts."""
         layer = config.num_hidden_layers
-        if config.experts is None or layer not in self.read_sparse_layers(fields, layer + 1):
+        if config.experts is None or not self.has_sparse_head(fields, layer):
             return None
         at = layer_prefix(config, layer)
         return Head(
@@ -67,6 +67,10 @@ class DeepseekV3(Decoder, frozen=True, kw_only=True):
             norm=f"{at}shared_head.norm",
             copies=(f"{at}embed_tokens.", f"{at}shared_head.head."),
         )
+
+    def has_sparse_head(self, fields: Fields, layer: int) -> bool:
+        """Whether that layer behind the others has experts."""
+        return layer in self.read_sparse_layers(fields, layer + 1)
 
     def read_heads(self, fields: Fields, _hidden_size: int) -> Heads:
         """All heads share the latent, whose size is that of a head in the cache."""

@@ -38,9 +38,15 @@ class DeepseekV32(DeepseekV3, frozen=True, kw_only=True):
         unused = tuple(f"{layer_prefix(config, number)}{indexer.PREFIX}" for number in without)
         return structs.replace(config, ignored=config.ignored + unused)
 
-    def read_head(self, _fields: Fields, _config: ModelConfig) -> Head | None:
-        """It attends sparsely too, which the engine does not draft with."""
-        return None
+    def read_head(self, fields: Fields, config: ModelConfig) -> Head | None:
+        """It has an indexer of its own, though others may share one."""
+        head = super().read_head(fields, config)
+        full = next(layer for layer in reversed(config.layers) if layer.index is not None)
+        return None if head is None else structs.replace(head, layer=full)
+
+    def has_sparse_head(self, fields: Fields, layer: int) -> bool:
+        """`mlp_layer_types` ends before it."""
+        return fields.given.get("mlp_layer_types") is not None or super().has_sparse_head(fields, layer)
 
     def read_layers(self, fields: Fields, num_layers: int, heads: Heads, rope: Rope) -> tuple[Layer, ...]:
         indexing = self._read_indexing(fields, rope)
