@@ -26,7 +26,8 @@ _DAMAGE = 0xFF  # in all bytes that no sequence owns: NaN as a code, as a number
 
 class Shape(NamedTuple):
     """`queries` and `contexts` are tokens of each sequence, new and in all; sequences that decode come first. With a
-    `ratio` of 0 there is the window alone; with a `top_k` entries are chosen."""
+    `ratio` of 0 there is the window alone; with a `top_k` entries are chosen. So many `drafts` follow the first decode,
+    over its ring and its blocks."""
 
     queries: tuple[int, ...]
     contexts: tuple[int, ...]
@@ -34,6 +35,7 @@ class Shape(NamedTuple):
     ratio: int = 0
     top_k: int = 0
     block_size: int = 256
+    drafts: int = 0
 
 
 class Batch(NamedTuple):
@@ -56,6 +58,7 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
             yield _case(Shape((1, 1, 1, 3), (1, 140, 1000, 170), heads, 4, 230), dtype)
             yield _case(Shape((1, 1, 4), (27000, 130, 6), heads, 128), dtype)
             yield _case(Shape((1, 3), (150, 130), heads), dtype)
+            yield _case(Shape((1, 1, 1, 1, 3), (140, 141, 142, 9, 170), heads, drafts=2), dtype)
             if model is None or model.index_heads:
                 continue
             return
@@ -76,11 +79,15 @@ def batch(shape: Shape, dtype: torch.dtype, device: torch.device) -> Batch:
     """What nobody owns holds NaN."""
     placed = place(shape.queries, shape.contexts, shape.block_size, device)
     tokens, states = sum(shape.queries), len(shape.queries) + 2
-    window = _damaged(states, WINDOW, device)
+    ring = WINDOW + shape.drafts
+    window = _damaged(states, ring, device)
     rows = torch.randperm(states, generator=torch.Generator().manual_seed(3))[: len(shape.queries)].to(device)
+    share_first(rows, placed.metadata, shape.drafts)
     for seq, (count, length) in enumerate(zip(shape.queries, shape.contexts, strict=True)):
-        before = torch.arange(max(length - count - WINDOW, 0), length - count, device=device)
-        slots = rows[seq] * WINDOW + before % WINDOW
+        if 0 < seq <= shape.drafts:
+            continue
+        before = torch.arange(max(length - count - ring, 0), length - count, device=device)
+        slots = rows[seq] * ring + before % ring
         write_entries(randn((len(before), DIM), dtype, device, seed=seq), window, slots, ROPE)
     compressed = None
     if shape.ratio:
@@ -102,6 +109,12 @@ def batch(shape: Shape, dtype: torch.dtype, device: torch.device) -> Batch:
         table.to(device),
         placed.metadata,
     )
+
+
+def share_first(rows: Tensor, metadata: AttentionMetadata, drafts: int) -> None:
+    """Let the sequences behind the first be its drafts."""
+    rows[1 : 1 + drafts] = rows[0].clone()
+    metadata.block_tables[1 : 1 + drafts] = metadata.block_tables[:1].clone()
 
 
 def _damaged(pages: int, rows: int, device: torch.device) -> Tensor:

@@ -43,8 +43,9 @@ def compressed_attention(
 
     Args:
         query: [T, heads, dim] and `entry` [T, dim], as `window_entries` gives them.
-        window: [states, size, dim], or packed pages [states, n]: a sequence's last entries, each at its position modulo
-            `size`. Updated *in place* with `entry`.
+        window: [states, places, dim], or packed pages [states, n]: a sequence's last entries, each at its position
+            modulo the places, of which there are `size`, and one more for each draft that may be rejected. Updated *in
+            place* with `entry`.
         rows: [S], int64, each sequence's row of `window`.
         compressed: None in layers that have none.
         sinks: [heads] float32.
@@ -56,11 +57,12 @@ def compressed_attention(
     """
     out = torch.empty_like(query)
     dim, rope_dim, start = query.shape[-1], cos_sin.shape[-1], 0
+    places = entry_rows(window, dim, rope_dim)
     for seq, (count, length) in enumerate(zip(metadata.query_lens, metadata.context_lens, strict=True)):
         first, begin = length - count, max(length - count - size + 1, 0)
         own = slice(start, start + count)
-        ring = rows[seq] * size
-        before = torch.arange(begin, first, device=query.device) % size
+        ring = rows[seq] * places
+        before = torch.arange(begin, first, device=query.device) % places
         recent = torch.cat(
             (read_entries(window, ring + before, dim, rope_dim, query.dtype), as_kept(entry[own], window, rope_dim))
         )
@@ -79,7 +81,7 @@ def compressed_attention(
                 parts.append(far.seen(of_all, at[part]))
             out[of_all] = _attend(query[of_all], parts, sinks)
         last = slice(max(count - size, 0), count)
-        write_entries(entry[own][last], window, ring + at[last, 0] % size, rope_dim)
+        write_entries(entry[own][last], window, ring + at[last, 0] % places, rope_dim)
         start += count
     turn_last(out, positions, cos_sin, back=True)
     return out

@@ -148,8 +148,9 @@ class _Call:
             attend_kernel, variant, grid,
             self._query, self._out, partial, weights, *self.window.views, *fresh.views, *pages.views,
             self._rows, of.block_tables, self._slots, self._counts, self._sinks, self._cos_sin, of.query_start_loc,
-            of.seq_lens, first, of.num_decodes, self._heads, self.window.stride16, fresh.rows, pages.stride16,
-            pages.rows.bit_length() - 1, of.block_tables.stride(0), self._top_k, self._ratio, SPLIT, DIM**-0.5,
+            of.seq_lens, first, of.num_decodes, self._heads, self.window.stride16, self.window.rows, fresh.rows,
+            pages.stride16, pages.rows.bit_length() - 1, of.block_tables.stride(0), self._top_k, self._ratio, SPLIT,
+            DIM**-0.5,
         )  # fmt: skip
 
     @property

@@ -20,7 +20,7 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 # Of a batch's sequences, some from the middle.
 @triton.jit(
     do_not_specialize=[
-        "first_seq", "first_token", "heads", "window_stride16", "fresh_rows", "page_stride16", "page_shift",
+        "first_seq", "first_token", "heads", "window_stride16", "places", "fresh_rows", "page_stride16", "page_shift",
         "table_width", "top_k", "ratio", "split", "scale",
     ],
     do_not_specialize_on_alignment=["rows_ptr", "table_ptr", "slots_ptr", "counts_ptr", "query_start_ptr",
@@ -31,7 +31,7 @@ def attend_kernel(
     out_ptr,  # as query
     partial_ptr,  # [sequences of this launch, heads, parts, DIM] float32, of DECODES
     weights_ptr,  # [sequences of this launch, heads, parts, 2] float32, of DECODES
-    window_ptr,  # each sequence's last entries, at their positions modulo WINDOW: byte by byte,
+    window_ptr,  # each sequence's last entries, at their positions modulo places: byte by byte,
     window_turned_ptr,  # as bfloat16,
     window_scales_ptr,  # and as the scales of an entry
     fresh_ptr,  # one page of the entries of all tokens from first_token on, unless DECODES; as window
@@ -52,6 +52,7 @@ def attend_kernel(
     first_token,
     heads,
     window_stride16,
+    places,  # of a sequence's ring, at least WINDOW
     fresh_rows,
     page_stride16,
     page_shift,  # of two, entries of a page
@@ -127,11 +128,9 @@ def attend_kernel(
         at = page.to(tl.int64) * page_stride16 + row * UNITS
         at_scales = page.to(tl.int64) * (page_stride16 * 2) + ((UNITS * 2) << page_shift) + row
         seen = tl.where(near, column <= position, column < end)
-        in_ring = column
-        if not DECODES:  # the latest first
-            in_ring = (position - column) & (WINDOW - 1)
+        in_ring = tl.where(seen & near, (position - column) % places, 0)  # the latest first
         near_at = ring * window_stride16 + in_ring * UNITS
-        near_scales = ring * (window_stride16 * 2) + WINDOW * (UNITS * 2) + in_ring
+        near_scales = ring * (window_stride16 * 2) + places * (UNITS * 2) + in_ring
         codes = tl.where(near, window_ptr + near_at * 16, pages_ptr + at * 16)
         turned = tl.where(near, window_turned_ptr + near_at * 8, pages_turned_ptr + at * 8)
         scales = tl.where(near, window_scales_ptr + near_scales, pages_scales_ptr + at_scales)
@@ -267,7 +266,7 @@ def keep_kernel(
     token = (start + place).to(tl.int64)
     if RING:
         page = tl.load(rows_ptr + seq)
-        row = (tl.load(seq_lens_ptr + seq) - query_len + place) % WINDOW
+        row = (tl.load(seq_lens_ptr + seq) - query_len + place) % page_rows
     else:
         page = tl.full((), 0, tl.int64)
         row = token - first_token

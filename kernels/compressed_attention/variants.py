@@ -60,7 +60,7 @@ def attend(arch: int, dtype: str, tile: Tile, decodes: bool, chosen: bool) -> Va
         "compressed_attention",
         f"{_MODULE}:attend_kernel",
         (pointer, pointer, "*fp32", "*fp32", *pages_of(arch) * 3, "*i64", "*i32", "*i32", "*i32", "*fp32", "*fp32",
-         "*i32", "*i32", *("i32",) * 11, "fp32"),
+         "*i32", "*i32", *("i32",) * 12, "fp32"),
         {"DIM": DIM, "ROPE": ROPE, "WINDOW": WINDOW, "ROWS": tile.rows, "COLUMNS": tile.columns, "DECODES": decodes,
          "CHOSEN": chosen},
         num_warps=tile.num_warps,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.cases import Case, randn
+from kernels.compressed_attention.cases import share_first
 from kernels.compressor import variants
 from kernels.compressor.reference import Compression
 from kernels.compressor.variants import Form
@@ -36,23 +37,30 @@ class Shape(NamedTuple):
 
 # Decodes that complete an entry and that do not, a chunk within an entry, and one that begins in the middle of one.
 SHAPES = {4: Shape((1, 1, 1, 1, 2, 11), (4, 7, 8, 300, 2, 21)), 128: Shape((1, 1, 3, 40), (128, 200, 5, 290))}
+# A decode and its drafts, of which the second completes an entry, beside another and a prefill.
+CHAINS = {4: Shape((1, 1, 1, 1, 5), (6, 7, 8, 4, 21)), 128: Shape((1, 1, 1, 1, 5), (126, 127, 128, 7, 130))}
+DRAFTS = 2
 
 
 def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     for dtype in variants.DTYPES if model is None else (model.dtype,):
         for form in variants.forms(model):
-            yield _case(form, getattr(torch, dtype))
+            for shape, drafts in ((SHAPES[form.ratio], 0), (CHAINS[form.ratio], DRAFTS)):
+                yield _case(form, shape, drafts, getattr(torch, dtype))
 
 
-def _case(form: Form, dtype: torch.dtype) -> Case:
-    return Case(f"{form} {dtype}", lambda compressor, device: _run(compressor, form, dtype, device), TOLERANCE)
+def _case(form: Form, shape: Shape, drafts: int, dtype: torch.dtype) -> Case:
+    name = f"{form} {drafts} drafts {dtype}"
+    return Case(name, lambda compressor, device: _run(compressor, form, shape, drafts, dtype, device), TOLERANCE)
 
 
-def _run(compressor: Callable[..., Any], form: Form, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+def _run(
+    compressor: Callable[..., Any], form: Form, shape: Shape, drafts: int, dtype: torch.dtype, device: torch.device
+) -> list[Tensor]:
     """The tails, and all entries or keys that were written, as they are read."""
-    ratio, (queries, contexts) = form.ratio, SHAPES[form.ratio]
+    ratio, (queries, contexts) = form.ratio, shape
     dim = KEY_DIM if form.keys else DIM
-    width, kept = dim * (1 + form.overlap), ratio * (1 + form.overlap)
+    width, kept = dim * (1 + form.overlap), ratio * (1 + form.overlap) + drafts
     placed = place(queries, contexts, BLOCK, device)
     size = BLOCK // ratio
     each = key_bytes(dim) if form.keys else entry_bytes(dim, ROPE)
@@ -62,6 +70,7 @@ def _run(compressor: Callable[..., Any], form: Form, dtype: torch.dtype, device:
     tail = randn((states, kept * 2 * width + 64), torch.float32, device, seed=1)
     tail = tail[:, : kept * 2 * width].unflatten(1, (kept, 2 * width))
     rows = torch.randperm(states, generator=torch.Generator().manual_seed(3))[: len(queries)].to(device)
+    share_first(rows, placed.metadata, drafts)
     compression = Compression(
         ratio,
         form.overlap,

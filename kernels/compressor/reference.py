@@ -48,8 +48,9 @@ def compressor(
         projected: [T, 2 * width] float32, values and then gates; width is dim, or 2 * dim with an overlap.
         positions: [T], int64.
         cos_sin: [max_position, R].
-        tail: [states, ratio or 2 * ratio, 2 * width] float32: values and gates (with their base) of a sequence's last
-            tokens, each at its position modulo the length. Updated *in place*.
+        tail: [states, places, 2 * width] float32: values and gates (with their base) of a sequence's last tokens, each
+            at its position modulo the places, which are `ratio` or with an overlap twice as many, and one more for each
+            draft that may be rejected. Updated *in place*.
         rows: [S] int64, each sequence's row of `tail`.
         pages: [blocks, block_size / ratio, dim], or their bytes [blocks, n]: packed entries, or as `index_cache` has
             its keys. Updated *in place*.
@@ -59,6 +60,7 @@ def compressor(
     new = projected.clone()
     new[:, width:] += compression.base[positions % ratio]
     decodes, start = metadata.num_decodes, 0
+    tail[rows[:decodes], positions[:decodes] % kept] = new[:decodes]  # a draft's entry is made of those before it
     for seq, (count, length) in enumerate(zip(metadata.query_lens, metadata.context_lens, strict=True)):
         first = length - count
         if first // ratio < length // ratio:
@@ -70,7 +72,6 @@ def compressor(
             last = slice(max(start + count - kept, start), start + count)
             tail[rows[seq], positions[last] % kept] = new[last]
         start += count
-    tail[rows[:decodes], positions[:decodes] % kept] = new[:decodes]
 
 
 def _completed(new: Tensor, tail: Tensor, first: int, compression: Compression) -> Tensor:

@@ -1,6 +1,7 @@
 """Compressed entries in Triton. A program makes one entry, channel by channel in registers, of tokens that are new and
-of those in the tail; it norms, turns and packs it, and writes it. Of a decode it first keeps its token; of a prefill
-another kernel keeps the last ones afterwards, in places of tokens that its entries are made of."""
+of those in the tail; it norms, turns and packs it, and writes it. Of a decode it first keeps its token; where there may
+be drafts, whose entries are made of each other's tokens, another kernel has kept these before. That one keeps the last
+tokens of a prefill afterwards, in places of tokens that its entries are made of."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def compressor(
     width, kept, sequences = projected.shape[1] // 2, tail.shape[1], len(metadata.query_lens)
     dim = width // (1 + form.overlap)
     assert form in variants.FORMS, f"{form}"
-    assert kept == form.ratio * (1 + form.overlap), f"tails of {kept} tokens"
+    needed = form.ratio * (1 + form.overlap)
+    assert kept >= needed, f"tails of {kept} tokens"
     assert dim == (KEY_DIM if form.keys else DIM), f"entries of {dim}"
     assert cos_sin.shape[1] == ROPE, f"{cos_sin.shape[1]} numbers turn"
     assert tail.stride(0) % 4 == 0, f"tails {tail.stride(0)} apart"
@@ -57,6 +59,14 @@ def compressor(
         runs.append((False, decodes, sequences, max(of.query_lens[decodes:]) // form.ratio + 1))
     for is_decode, first, end, most in runs:
         variant = _entries(arch, name, form, is_decode)
+        most_kept = 1 if is_decode else kept
+        keeping = (
+            keep_kernel, _keep(), (most_kept * cdiv(2 * width, variants.COPIED), end - first),
+            projected, compression.base, tail, rows, of.query_start_loc, of.seq_lens,
+            first, tail.stride(0) // 4, 2 * width // 4, kept, form.ratio,
+        )  # fmt: skip
+        if is_decode and kept > needed:
+            launch(*keeping)
         if form.keys:
             page_rows, stride16 = pages.shape[1] // key_bytes(dim), pages.stride(0) // 16
             kind = torch.uint8 if variant.arguments[5] == "*u8" else torch.float8_e4m3fn
@@ -67,20 +77,16 @@ def compressor(
         launch(
             entries_kernel, variant, (most, end - first),
             projected, compression.base, compression.norm, cos_sin, tail, *views, rows, of.block_tables,
-            of.query_start_loc, of.seq_lens, first, tail.stride(0) // 4, stride16, page_rows, of.block_tables.stride(0),
-            compression.eps,
+            of.query_start_loc, of.seq_lens, first, tail.stride(0) // 4, kept, stride16, page_rows,
+            of.block_tables.stride(0), compression.eps,
         )  # fmt: skip
         if not is_decode:
-            launch(
-                keep_kernel, _keep(), (kept * cdiv(2 * width, variants.COPIED), end - first),
-                projected, compression.base, tail, rows, of.query_start_loc, of.seq_lens,
-                first, tail.stride(0) // 4, 2 * width // 4, kept, form.ratio,
-            )  # fmt: skip
+            launch(*keeping)
 
 
 # Of a batch's sequences, some from the middle.
 @triton.jit(
-    do_not_specialize=["first_seq", "tail_stride4", "page_stride16", "page_rows", "table_width", "eps"],
+    do_not_specialize=["first_seq", "tail_stride4", "kept", "page_stride16", "page_rows", "table_width", "eps"],
     do_not_specialize_on_alignment=["rows_ptr", "table_ptr", "query_start_ptr", "seq_lens_ptr"],
 )
 def entries_kernel(
@@ -98,6 +104,7 @@ def entries_kernel(
     seq_lens_ptr,  # [S]
     first_seq,
     tail_stride4,
+    kept,  # places of a tail, at least KEPT
     page_stride16,
     page_rows,
     table_width,
@@ -122,7 +129,7 @@ def entries_kernel(
         column = tl.arange(0, 2 * WIDTH)
         token = tl.load(projected_ptr + start.to(tl.int64) * (2 * WIDTH) + column)
         base = tl.load(base_ptr + first % RATIO * WIDTH + (column - WIDTH), mask=column >= WIDTH, other=0.0)
-        tl.store(own + first % KEPT * (2 * WIDTH) + column, token + base)
+        tl.store(own + first % kept * (2 * WIDTH) + column, token + base)
     entry = first // RATIO + tl.program_id(0)
     if (entry + 1) * RATIO > length:
         return
@@ -139,7 +146,7 @@ def entries_kernel(
         is_new = (position >= first)[:, None]
         half = tl.where(place < before, 0, WIDTH - DIM)[:, None] + channel
         at_new = new + (position - first).to(tl.int64)[:, None] * (2 * WIDTH)
-        at_old = own + ((position + KEPT) % KEPT)[:, None] * (2 * WIDTH)
+        at_old = own + ((position + kept) % kept)[:, None] * (2 * WIDTH)
         at = tl.where(is_new, at_new, at_old) + half
         value = tl.load(at, mask=seen, other=0.0)
         gate = tl.load(at + WIDTH, mask=seen, other=float("-inf"))

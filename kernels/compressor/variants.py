@@ -48,7 +48,7 @@ def entries(arch: int, dtype: str, form: Form, decodes: bool) -> Variant:
         "compressor",
         f"{_MODULE}:entries_kernel",
         ("*fp32", "*fp32", f"*{TRITON_TYPES[dtype]}", "*fp32", "*fp32", *pages, "*i64", "*i32", "*i32", "*i32",
-         *("i32",) * 5, "fp32"),
+         *("i32",) * 6, "fp32"),
         {"DIM": KEY_DIM if form.keys else DIM, "ROPE": ROPE, "RATIO": form.ratio, "OVERLAP": form.overlap,
          "KEYS": form.keys, "TOKENS": TOKENS, "DECODES": decodes},
         num_warps=8 if form.keys else 4,
