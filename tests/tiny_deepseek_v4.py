@@ -96,8 +96,8 @@ def write_deepseek_v4(folder: Path, *, seed: int = 3, multiplied_out: bool = Fal
 
 
 def _is_linear(name: str) -> bool:
-    ends = ("wq_a.weight", "wq_b.weight", "attn.wkv.weight", "wo_a.weight", "wo_b.weight")
-    return name.endswith(ends) or "experts." in name
+    parts = ("e_proj", "h_proj", "wq_a", "wq_b", "attn.wkv", "wo_a", "wo_b")
+    return name.endswith(tuple(f"{part}.weight" for part in parts)) or "experts." in name
 
 
 def _in_fp8(values: Array) -> tuple[Array, Array, Array]:
@@ -145,7 +145,7 @@ def _drawn(rng: np.random.Generator, name: str, shape: tuple[int, ...], config: 
 
 
 def shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The names and shapes of published checkpoints; of the layer that drafts one tensor, which stands for all."""
+    """The names and shapes of published checkpoints."""
     hidden, streams = config["hidden_size"], config["hc_mult"]
     yield "embed.weight", (config["vocab_size"], hidden)
     yield "head.weight", (config["vocab_size"], hidden)
@@ -153,17 +153,27 @@ def shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "hc_head_fn", (streams, streams * hidden)
     yield "hc_head_base", (streams,)
     yield "hc_head_scale", (1,)
-    yield "mtp.0.enorm.weight", (hidden,)
-    mixed = (2 + streams) * streams
-    for layer in range(config["num_hidden_layers"]):
-        at = f"layers.{layer}."
+    mixed, ratios = (2 + streams) * streams, config["compress_ratios"]
+    heads = [f"mtp.{number}." for number in range(config["num_nextn_predict_layers"])]
+    for at in heads:
+        yield f"{at}enorm.weight", (hidden,)
+    blocks = [*(f"layers.{layer}." for layer in range(config["num_hidden_layers"])), *heads]
+    for layer, at in enumerate(blocks):
         for part in ("attn", "ffn"):
             yield f"{at}{part}_norm.weight", (hidden,)
             yield f"{at}hc_{part}_fn", (mixed, streams * hidden)
             yield f"{at}hc_{part}_base", (mixed,)
             yield f"{at}hc_{part}_scale", (3,)
-        yield from _attention(config, f"{at}attn.", config["compress_ratios"][layer])
-        yield from _experts(config, f"{at}ffn.", hashed=layer < config["num_hash_layers"])
+        yield from _attention(config, f"{at}attn.", ratios[layer] if layer < len(ratios) else 0)
+        yield from _experts(config, f"{at}ffn.", hashed=layer < config["num_hash_layers"] and at not in heads)
+    for at in heads:
+        yield f"{at}hnorm.weight", (hidden,)
+        yield f"{at}norm.weight", (hidden,)
+        yield f"{at}e_proj.weight", (hidden, hidden)
+        yield f"{at}h_proj.weight", (hidden, hidden)
+        yield f"{at}hc_head_fn", (streams, streams * hidden)
+        yield f"{at}hc_head_base", (streams,)
+        yield f"{at}hc_head_scale", (1,)
 
 
 def _attention(config: dict[str, Any], at: str, ratio: int) -> Iterator[tuple[str, tuple[int, ...]]]:

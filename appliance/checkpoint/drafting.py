@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import structs
 
 from appliance.checkpoint.families.base import Expected
-from appliance.checkpoint.model_config import GatedDelta, Head, Layer, ModelConfig
+from appliance.checkpoint.model_config import CompressedAttention, GatedDelta, Head, Layer, ModelConfig
 
 # Whatever the family: mtp.fc.weight, model.layers.61.eh_proj.weight.
 _OF_A_HEAD: Final = re.compile(r"(^|\.)mtp[._]|\.eh_proj\.")
@@ -39,14 +39,19 @@ def with_drafts(config: ModelConfig, most: int) -> ModelConfig:
     """The model with room in its states for what `most` drafts of a sequence change."""
     if not most:
         return config
-    return structs.replace(config, layers=tuple(_with_drafts(layer, most) for layer in config.layers))
+    return structs.replace(config, layers=tuple(_with_drafts(layer, config.head_dim, most) for layer in config.layers))
 
 
-def _with_drafts(layer: Layer, most: int) -> Layer:
-    if not isinstance(layer.mixer, GatedDelta):
-        return layer
-    mixer = structs.replace(layer.mixer, drafts=most)
-    return structs.replace(layer, mixer=mixer, cache=mixer.state)
+def _with_drafts(layer: Layer, head_dim: int, most: int) -> Layer:
+    match layer.mixer:
+        case GatedDelta() as delta:
+            delta = structs.replace(delta, drafts=most)
+            return structs.replace(layer, mixer=delta, cache=delta.state)
+        case CompressedAttention() as compressed:
+            compressed = structs.replace(compressed, drafts=most)
+            return structs.replace(layer, mixer=compressed, cache=compressed.state(head_dim))
+        case _:
+            return layer
 
 
 def hold_head(names: Iterable[str]) -> bool:

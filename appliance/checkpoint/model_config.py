@@ -114,7 +114,8 @@ class CompressedAttention(msgspec.Struct, frozen=True, kw_only=True):
     `rope_dim` numbers turn by `rope_theta` and `rope_scaling`; queries are made from a latent of `query_rank`. A query
     sees the last `window` entries, and of all tokens compressed ones, each of `ratio` tokens (0: none) and of those
     before where they `overlap`. With `indexing` those are seen that it chooses, else all. Results are projected in
-    `num_groups` of heads, to `group_rank` numbers each, and these together."""
+    `num_groups` of heads, to `group_rank` numbers each, and these together. `drafts`: so many tokens of a step may be
+    rejected, for which what it keeps of the last tokens has further places, so that they overwrite none."""
 
     window: int
     query_rank: int
@@ -126,6 +127,7 @@ class CompressedAttention(msgspec.Struct, frozen=True, kw_only=True):
     ratio: int = 0
     overlap: bool = False
     indexing: Indexing | None = None
+    drafts: int = 0
 
     def width(self, dim: int) -> int:
         """Numbers of a token's values, and of its gates, of which entries of `dim` numbers are made."""
@@ -133,8 +135,8 @@ class CompressedAttention(msgspec.Struct, frozen=True, kw_only=True):
 
     def state(self, head_dim: int) -> State:
         """The window, and what the next entries and the next keys are made of."""
-        parts: list[RingPart | StatePart] = [RingPart(self.window, head_dim, self.rope_dim)]
-        kept = 2 * self.ratio if self.overlap else self.ratio
+        parts: list[RingPart | StatePart] = [RingPart(self.window + self.drafts, head_dim, self.rope_dim)]
+        kept = (2 * self.ratio if self.overlap else self.ratio) + self.drafts
         sizes = [head_dim] * (self.ratio > 0) + ([self.indexing.head_dim] if self.indexing is not None else [])
         parts += [StatePart((kept, 2 * self.width(size)), STATE_DTYPE) for size in sizes]
         return State(parts=tuple(parts))

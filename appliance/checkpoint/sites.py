@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from appliance.checkpoint.drafting import is_head
+from appliance.checkpoint.drafting import head_of, is_head
 from appliance.checkpoint.families import deepseek_v4, family_of
 from appliance.checkpoint.families.base import Family, Projection
 from appliance.checkpoint.model_config import (
@@ -50,7 +50,7 @@ def sites(config: ModelConfig, *, dtype: str, cache_dtype: str, keep_fp8: bool) 
 
 
 def _of_layer(config: ModelConfig, layer: int, dtype: str, cache_dtype: str, keep_fp8: bool) -> Iterator[Site]:
-    if is_head(config, layer):
+    if is_head(config, layer) and len(head_of(config).projections) == 1:  # others are products of its layer
         yield Site("linear", f"{config.hidden_size:,} x {2 * config.hidden_size:,}", dtype)
     if config.connections is not None:
         yield Site("mhc_pre", _streams(config), dtype)

@@ -58,7 +58,8 @@ class Inputs(NamedTuple):
     """A step on the device. A token id below 0 is the one that the sequence's slot sampled last. `last_rows` [S] int64
     are the rows of the sequences' last tokens, `slots` [S] int64 the sequences' slots, and `sampling` [D] int64 the
     places among them of those that sample: padding lies behind all sequences in these, while in `batch` that of decodes
-    lies between decodes and prefills. A sequence that is not there, or that is a draft, has the slot `max_num_seqs`."""
+    lies between decodes and prefills. A sequence that is not there has the slot `max_num_seqs`, and among `slots`, by
+    which is kept what was sampled, a draft has it too."""
 
     batch: ForwardBatch
     last_rows: Tensor
@@ -244,7 +245,7 @@ class StepInputs:
         int64(offsets.sampling, samples.size)[:] = samples
         of_sequences = int64(offsets.sequence_slots, layout.sequences)
         of_sequences[:] = self._max_num_seqs
-        of_sequences[places] = of_rows
+        of_sequences[places] = slots
         starts = host[offsets.query_start_loc :]
         starts[0], starts[1 : layout.sequences + 1] = 0, ends
         chain_lens, accepted = (host[begin:][: layout.sequences] for begin in (offsets.chain_lens, offsets.accepted))

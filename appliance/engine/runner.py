@@ -188,16 +188,20 @@ class Runner:
         for item in step:
             if item.loads is not None:
                 self._caches.load_state(item.loads, item.request.slot)
-        computed = self._compute_eagerly(step) if shape is None else self._replay(step, shape)
-        for item in step:
-            if item.saves is not None:
-                self._caches.save_state(item.request.slot, item.saves)
-        return computed
+        return self._compute_eagerly(step) if shape is None else self._replay(step, shape)
 
     @torch.inference_mode()
     def sample(self, computed: ComputedStep) -> LaunchedStep:
         """Sample for those of the step's requests of which all tokens are computed then. Where one `needs_its_tokens`,
-        the result of the step before must have been read; a request that ended with it samples all the same."""
+        the result of the step before must have been read; a request that ended with it samples all the same. Then
+        states are copied, to which a head has added by now."""
+        launched = self._sample(computed)
+        for item in computed.step:
+            if item.saves is not None:
+                self._caches.save_state(item.request.slot, item.saves)
+        return launched
+
+    def _sample(self, computed: ComputedStep) -> LaunchedStep:
         step, finite, logits, slots, greedy, scores, pooled, _ = computed
         rows = [(item.request, place) for item in step for place in range(item.num_sampled)]
         requests, ahead = [request for request, _ in rows], [place for _, place in rows]
@@ -318,7 +322,7 @@ class Runner:
         self._enter_last_sampled(inputs)
         hidden = self._model.forward(inputs.batch, self._caches.layers)
         if self._model.drafter is not None:
-            self._hidden[: shape.num_tokens].copy_(hidden)
+            self._hidden[: shape.num_tokens].copy_(_for_head(inputs, hidden))
         rows = hidden[inputs.last_rows] if shape.prefills else hidden
         logits = self._model.compute_logits(rows, out=self._logits[: shape.num_rows])
         greedy = self._kernels.sampling(logits, SamplingBatch())
@@ -335,7 +339,7 @@ class Runner:
         pooled = pool_prompts(step, hidden)
         rows = hidden[inputs.last_rows]
         finite = _finite(rows)
-        for_head = None if self._model.drafter is None else ForHead(inputs, hidden)
+        for_head = None if self._model.drafter is None else ForHead(inputs, _for_head(inputs, hidden))
         sampling = sum(item.num_sampled for item in step)
         if not sampling:
             return ComputedStep(step, finite, prompt_scores=scores, pooled=pooled, for_head=for_head)
@@ -352,6 +356,12 @@ class Runner:
 
     def _keep(self, slots: Tensor, sampled: Sampled) -> None:
         self._last_sampled.index_copy_(0, slots, self._group.follow(sampled.token_ids))
+
+
+def _for_head(inputs: Inputs, hidden: Tensor) -> Tensor:
+    """What the model has left to its head."""
+    left = inputs.batch.carried.for_head
+    return hidden if left is None else left
 
 
 def _finite(rows: Tensor) -> Tensor:

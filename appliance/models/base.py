@@ -61,12 +61,22 @@ class Drafter(Protocol):
     model's `compute_logits`; what it keeps is in the last of the caches."""
 
     def forward(self, batch: ForwardBatch, hidden: Tensor, cache: LayerCache) -> Tensor:
-        """[T, hidden], of the model's own [T, hidden] and the token behind each, which is its id in `batch`."""
+        """[T, hidden], of the model's own [T, hidden], or what it leaves in `Carried.for_head`, and the token behind
+        each, which is its id in `batch`."""
         ...
 
     def room(self, tokens: int) -> Tensor:
         """For what `forward` is given of so many tokens, uninitialised."""
         ...
+
+    def prepare(self) -> None:
+        """As `Model.prepare`."""
+
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        """As `Model.destinations`."""
+
+    def optional_destinations(self) -> Iterator[tuple[str, Tensor]]:
+        """As `Model.optional_destinations`."""
 
 
 class Model(Protocol):

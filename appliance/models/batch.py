@@ -17,6 +17,7 @@ class Carried:
     """What a layer leaves to those behind it, beside its result."""
 
     chosen: Chosen | None = None  # by the last indexer
+    for_head: Tensor | None = None  # [T, ...], where a head for drafts is given something else than the model's result
 
 
 @dataclass(frozen=True, slots=True)

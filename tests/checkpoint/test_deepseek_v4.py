@@ -18,6 +18,7 @@ from appliance.checkpoint.cache_specs import (
     bytes_per_token,
 )
 from appliance.checkpoint.config import ModelConfig, read_config
+from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.layout import expected_tensors, is_ignored, loading_bytes, weight_bytes
 from appliance.checkpoint.model_config import CompressedAttention
 from appliance.checkpoint.selection import selection_context
@@ -113,8 +114,9 @@ def test_tensors_have_the_published_names(tmp_path: Path) -> None:
     found = {name: tensor.shape for name, tensor in expected_tensors(config).items()}
     published = dict(shapes(CONFIG))
     drafts = {name for name in published if is_ignored(config, name)}
-    assert drafts == {"mtp.0.enorm.weight"}
+    assert drafts == {name for name in published if name.startswith("mtp.0.")}
     assert found == {name: shape for name, shape in published.items() if name not in drafts}
+    assert {name: tensor.shape for name, tensor in expected_tensors(with_head(config)).items()} == published
 
 
 @pytest.mark.parametrize("experts", ["fp4", "fp8"])

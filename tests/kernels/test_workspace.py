@@ -199,12 +199,12 @@ def test_a_step_stays_within_the_plan(tmp_path, family, heads, arch, quantised):
 
 @pytest.mark.usefixtures("_nothing_is_launched")
 @pytest.mark.parametrize("experts", ["fp4", "fp8"])
-@pytest.mark.parametrize("arch", [80, 90])
-def test_a_step_of_deepseek_v4_stays_within_the_plan(tmp_path, arch, experts):
-    """Flash with a layer of each kind."""
+@pytest.mark.parametrize(("arch", "heads"), [(80, 0), (90, 0), (90, 1)])
+def test_a_step_of_deepseek_v4_stays_within_the_plan(tmp_path, arch, heads, experts):
+    """Flash with a layer of each kind, and with its head."""
     described = FLASH | {"num_hidden_layers": 3, "compress_ratios": [0, 4, 128], "expert_dtype": experts}
-    (tmp_path / "config.json").write_text(json.dumps(described))
-    config = read_config(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(described | {"num_nextn_predict_layers": heads}))
+    config = with_head(read_config(tmp_path))
     length, tokens, seqs = 32768, 2048, 256
     names, planned = plan_of(config, arch, Step(tokens, seqs, length), fp8=True)
     model = build(BuildContext(config, bind(names), META, torch.bfloat16, length, keep_fp8=True))
@@ -218,8 +218,12 @@ def test_a_step_of_deepseek_v4_stays_within_the_plan(tmp_path, arch, experts):
         step = ForwardBatch(ids, ids, geometry(query_lens, context_lens), torch.empty_like(rows))
         with torch.inference_mode(), launching_for(arch), Peak() as peak:
             hidden = model.forward(step, caches.layers)
-            model.compute_logits(hidden[rows])
-            del hidden
+            logits = model.compute_logits(hidden[rows])
+            if model.drafter is not None:
+                found = model.drafter.forward(step, step.carried.for_head, caches.layers[-1])
+                model.compute_logits(found[rows], out=logits)
+                del found
+            del hidden, logits, step
         most = max(most, peak.bytes)
     assert most <= planned <= 2 * most, (most, planned)
 

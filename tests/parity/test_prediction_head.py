@@ -3,12 +3,14 @@ transformers leaves heads out; and their drafts in the engine."""
 
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from appliance.engine.engine import Engine
@@ -18,6 +20,7 @@ from tests.engine.computed_graphs import compute_graphs
 from tests.parity.conftest import generate, make_engine, prompts, tokens
 from tests.parity.ranks import together
 from tests.tiny import write_checkpoint
+from tests.tiny_deepseek_v4 import write_deepseek_v4
 from tests.tiny_shapes import LATENT
 
 MTP = {"drafts": "mtp", "num_speculative_tokens": 1}
@@ -51,23 +54,32 @@ AS_QWEN = Names(
 )  # fmt: skip
 
 
-def written(folder: Path, family: str) -> Path:
-    return write_checkpoint(folder, family, seed=2, **HEADS[family])
+# The cache of a model whose blocks are larger than those of others here.
+V4 = {"block_size": 128, "num_blocks": 24}
 
 
-@pytest.fixture(scope="module", params=HEADS)
+@pytest.fixture(scope="module", params=[*HEADS, "deepseek_v4"])
 def family(request) -> str:
     return request.param
 
 
 @pytest.fixture(scope="module")
 def folder(family, tmp_path_factory):
-    return written(tmp_path_factory.mktemp("model") / "model", family)
+    folder = tmp_path_factory.mktemp("model") / "model"
+    if family == "deepseek_v4":
+        write_deepseek_v4(folder)
+        (folder / "of-v4").touch()
+        return folder
+    return write_checkpoint(folder, family, seed=2, **HEADS[family])
+
+
+def engine_of(folder: Path, *group: Group, **config: Any) -> Engine:
+    return make_engine(folder, *group, **(V4 if (folder / "of-v4").exists() else {}), **config)
 
 
 def drafting(folder, *group: Group, **config: Any) -> tuple[Engine, dict[int, Tensor]]:
     """An engine, and what its head gives behind each position, the last one for each."""
-    engine = make_engine(folder, *group, **MTP, **config)
+    engine = engine_of(folder, *group, **MTP, **config)
     given: dict[int, Tensor] = {}
     drafter = engine._runner._model.drafter
     assert drafter is not None
@@ -84,6 +96,8 @@ def drafting(folder, *group: Group, **config: Any) -> tuple[Engine, dict[int, Te
 
 def expected_of(family: str, folder: Path, model: Any, whole: Tensor) -> Tensor:
     """What the output head makes logits of, behind each token of `whole` [1, N] but the last: [N - 1, hidden]."""
+    if family == "deepseek_v4":
+        return _of_streams(folder, model, whole)
     hidden = model.model(whole).last_hidden_state[:, :-1]
     positions = torch.arange(hidden.shape[1])[None]
     if family == "deepseek_v3":
@@ -118,6 +132,41 @@ def expected_of(family: str, folder: Path, model: Any, whole: Tensor) -> Tensor:
     return normed(names.norm, out[0] if isinstance(out, tuple) else out)[0]
 
 
+def _of_streams(folder: Path, model: Any, whole: Tensor) -> Tensor:
+    """DeepSeek V4's: its block as the one layer of a model, which is given what the head makes of the streams of the
+    other, and ends with the head's own sum and norm."""
+    from transformers import AutoModelForCausalLM
+
+    weights = load_file(folder / "model.safetensors")
+    at = "mtp.0."
+    own = ("norm.weight", "hc_head_fn", "hc_head_base", "hc_head_scale")
+    others = [name for name in weights if not name.startswith(("layers.", at))]
+    alone = {name: weights[f"{at}{name}" if name in own else name] for name in others}
+    for name in weights:
+        if name.startswith((f"{at}attn", f"{at}ffn", f"{at}hc_attn", f"{at}hc_ffn")):
+            alone["layers.0." + name.removeprefix(at)] = weights[name]
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"num_hidden_layers": 1, "compress_ratios": [0], "num_hash_layers": 0, "num_nextn_predict_layers": 0}
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "config.json").write_text(json.dumps(config))
+        save_file(alone, Path(name) / "model.safetensors", metadata={"format": "pt"})
+        block = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, attn_implementation="eager").eval()
+    seen: list[Tensor] = []
+    model.model.layers[-1].register_forward_hook(lambda _layer, _given, out: seen.append(out))
+    model.model(whole)
+    streams = seen[0][:, :-1]
+    eps = config["rms_norm_eps"]
+
+    def normed(name: str, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weights[f"{at}{name}.weight"]
+
+    embedded = normed("enorm", model.model.embed_tokens(whole[:, 1:])) @ weights[f"{at}e_proj.weight"].T
+    begun = normed("hnorm", streams) @ weights[f"{at}h_proj.weight"].T + embedded.unsqueeze(2)
+    block.model.layers[0].register_forward_pre_hook(lambda _layer, args: (begun, *args[1:]))
+    found: Tensor = block.model(whole[:, 1:]).last_hidden_state[0]
+    return found
+
+
 def _fused(weights: dict[str, Tensor], block: str, layer: torch.nn.Module) -> dict[str, Tensor]:
     """Of the head's layer, with its experts as transformers has them in memory."""
     own = {name.removeprefix(block): tensor for name, tensor in weights.items() if name.startswith(block)}
@@ -148,7 +197,7 @@ def test_its_hidden_states_are_those_of_the_formulas(family, folder, oracle, bud
 def test_answers_are_those_without_drafts(folder, overlaps):
     asked = prompts(6)
     sampling = {"max_tokens": 40, "temperature": 0.8, "seed": 3}
-    expected = {name: tokens(found) for name, found in generate(make_engine(folder), asked, **sampling).items()}
+    expected = {name: tokens(found) for name, found in generate(engine_of(folder), asked, **sampling).items()}
     engine, _ = drafting(folder)
     engine.overlaps = overlaps
     assert {name: tokens(found) for name, found in generate(engine, asked, **sampling).items()} == expected
@@ -160,7 +209,7 @@ def test_answers_are_those_without_drafts(folder, overlaps):
 @pytest.mark.parametrize("with_prompts", [False, True])
 def test_it_predicts_the_same_by_graphs_of_its_own(family, folder, monkeypatch, with_prompts):
     """Of decodes alone, and beside prompts."""
-    if with_prompts and family in LATENT:
+    if with_prompts and family in (*LATENT, "deepseek_v4"):
         pytest.skip("no graph holds prompts")
     asked = prompts(9)
     sampling = {"max_tokens": 30, "temperature": 0.5, "seed": 1}

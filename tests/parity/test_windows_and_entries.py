@@ -15,6 +15,7 @@ from appliance.models.layers.hyper_connected import HyperConnectedDecoder
 from appliance.models.registry import build
 from kernels.binding import bind
 from tests.configured import engine_config
+from tests.engine.drafted import Guesser
 from tests.parity.conftest import distribution, generate, greedy, make_engine, prompts, tokens
 from tests.parity.ranks import together
 from tests.tiny_deepseek_v4 import QUANTISED, write_deepseek_v4
@@ -119,6 +120,26 @@ def test_preempted_requests_write_the_same(tmp_path):
     )
     assert found == calm_tokens
     assert tight.scheduler.num_preemptions > 0
+
+
+@pytest.mark.parametrize("overlaps", [False, True], ids=["plain", "overlapped"])
+def test_drafts_leave_nothing_in_windows_and_entries(checkpoint, overlaps):
+    """Right ones and wrong ones, around the ends of windows and entries and of the blocks that are shared; a cold run
+    and a warm one."""
+    prompted = {f"{length}": prompts(1, (length,))["r0"] for length in (1, 3, 120, 125, 127, 250, 254)}
+    changes = {"max_num_batched_tokens": 64, "num_blocks": 40}
+    plain = engine(checkpoint, **changes)
+    expected = {name: tokens(outputs) for name, outputs in generate(plain, prompted, max_tokens=24).items()}
+    drafting = engine(checkpoint, drafts="ngram", num_speculative_tokens=4, **changes)
+    drafting.overlaps = overlaps
+    drafts = drafting.scheduler.drafts
+    assert drafts is not None
+    for wrong in (3, 2):
+        drafts._proposer = Guesser(expected, wrong)
+        found = {name: tokens(outputs) for name, outputs in generate(drafting, prompted, max_tokens=24).items()}
+        assert found == expected
+    assert drafting.scheduler.prompt_tokens_cached >= 2 * 128
+    assert drafts.num_drafted > drafts.num_accepted > 100
 
 
 @pytest.mark.parametrize("length", [127, 128, 129, 130, 255, 256, 257, 260])

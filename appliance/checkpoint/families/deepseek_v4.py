@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from appliance.checkpoint import drafting
 from appliance.checkpoint.cache_specs import Compressed, CompressedKeys
 from appliance.checkpoint.cuts import by_columns, by_rows
 from appliance.checkpoint.experts import TABLE, ExpertFamily, Experts, SharedExperts
 from appliance.checkpoint.families.base import Expected, Projection
 from appliance.checkpoint.families.decoder import Decoder, Heads, layer_prefix
 from appliance.checkpoint.fields import Fields
-from appliance.checkpoint.model_config import CompressedAttention, HyperConnections, Indexing, Layer, ModelConfig
+from appliance.checkpoint.model_config import CompressedAttention, Head, HyperConnections, Indexing, Layer, ModelConfig
 from appliance.checkpoint.quantization import EXPERT_DTYPES, KEY, BlockFp8, read_quantization
 from appliance.checkpoint.rope import Rope, read_rope
 
@@ -58,7 +59,8 @@ class DeepseekV4(Decoder, frozen=True, kw_only=True):
             iterations=fields.integer("hc_sinkhorn_iters", 1, 1000),
             eps=fields.number("hc_eps", above=0, maximum=1),
         )
-        return structs.replace(config, prefix="", ignored=(DRAFTS,), connections=connections)
+        head = _head(fields, config)
+        return structs.replace(config, prefix="", ignored=(DRAFTS,), connections=connections, head=head)
 
     def read_fp8(self, fields: Fields) -> BlockFp8 | None:
         """The experts' format may stand beside the others, and inside; where it stands twice it must be the same."""
@@ -140,14 +142,11 @@ class DeepseekV4(Decoder, frozen=True, kw_only=True):
         )
 
     def ends(self, config: ModelConfig) -> Iterator[tuple[str, Expected]]:
-        streams = streams_of(config)
         table = Expected((config.vocab_rows, config.hidden_size), cut=by_rows((config.vocab_size,)))
         yield EMBEDDING, table
         yield f"{NORM}.weight", Expected((config.hidden_size,))
         yield HEAD, table
-        yield "hc_head_fn", Expected((streams, streams * config.hidden_size), "float32")
-        yield "hc_head_base", Expected((streams,), "float32")
-        yield "hc_head_scale", Expected((1,), "float32")
+        yield from _one_stream(config, "")
 
     def norms_and_routers(self, config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
         at, streams = layer_prefix(config, layer), streams_of(config)
@@ -157,6 +156,11 @@ class DeepseekV4(Decoder, frozen=True, kw_only=True):
             yield f"{at}hc_{part}_fn", Expected((mixed, streams * config.hidden_size), "float32")
             yield f"{at}hc_{part}_base", Expected((mixed,), "float32")
             yield f"{at}hc_{part}_scale", Expected((3,), "float32")
+        if drafting.is_head(config, layer):
+            head = drafting.head_of(config)
+            for norm in (head.embedding_norm, head.hidden_norm, head.norm):
+                yield f"{norm}.weight", Expected((config.hidden_size,))
+            yield from _one_stream(config, at)
         yield from _attention_weights(config, layer)
         experts = config.experts
         assert experts is not None
@@ -167,6 +171,8 @@ class DeepseekV4(Decoder, frozen=True, kw_only=True):
             yield f"{at}ffn.{experts.selection_bias_name}", Expected((experts.num_experts,), "float32")
 
     def products(self, config: ModelConfig, layer: int) -> Iterator[tuple[Projection, ...]]:
+        if drafting.is_head(config, layer):
+            yield from ((part,) for part in head_projections(config))
         yield from_hidden(config, layer)
         yield (query_from_latent(config, layer),)
         yield (grouped(config, layer),)
@@ -185,6 +191,13 @@ def mixer_of(config: ModelConfig, layer: int) -> CompressedAttention:
 def streams_of(config: ModelConfig) -> int:
     assert config.connections is not None
     return config.connections.streams
+
+
+def head_projections(config: ModelConfig) -> tuple[Projection, Projection]:
+    """Of the embedding, and of each stream, in a config that drafts."""
+    embedding, stream = drafting.head_of(config).projections
+    hidden = config.hidden_size
+    return Projection(embedding, hidden, hidden), Projection(stream, hidden, hidden)
 
 
 def prefix(config: ModelConfig, layer: int) -> str:
@@ -228,6 +241,14 @@ def index_query(config: ModelConfig, layer: int) -> Projection:
     return Projection(f"{prefix(config, layer)}indexer.wq_b", rows, mixer.query_rank)
 
 
+def _one_stream(config: ModelConfig, at: str) -> Iterator[tuple[str, Expected]]:
+    """What the streams are weighted by where they end."""
+    streams = streams_of(config)
+    yield f"{at}hc_head_fn", Expected((streams, streams * config.hidden_size), "float32")
+    yield f"{at}hc_head_base", Expected((streams,), "float32")
+    yield f"{at}hc_head_scale", Expected((1,), "float32")
+
+
 def _attention_weights(config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
     mixer, at, heads = mixer_of(config, layer), prefix(config, layer), config.num_attention_heads
     yield f"{at}q_norm.weight", Expected((mixer.query_rank,))
@@ -255,6 +276,28 @@ def _layer(mixer: CompressedAttention, head_dim: int) -> Layer:
         cache=mixer.state(head_dim),
         compressed=Compressed(ratio=ratio, dim=head_dim, rope_dim=mixer.rope_dim) if ratio else None,
         index=CompressedKeys(ratio=ratio, head_dim=indexing.head_dim) if indexing is not None else None,
+    )
+
+
+def _head(fields: Fields, config: ModelConfig) -> Head | None:
+    """The first of those behind the layers. It attends to a window alone."""
+    heads = fields.integer("num_nextn_predict_layers", 0, 1 << 12)
+    ratios = fields.given["compress_ratios"][config.num_hidden_layers :]
+    if not heads or ratios[:1] not in ([], [ALONE]):
+        return None
+    some = config.layers[0].mixer
+    assert isinstance(some, CompressedAttention)
+    theta = fields.number("rope_theta", above=1, maximum=1e12, default=FAMILY.rope_theta)
+    alone = structs.replace(some, ratio=ALONE, overlap=False, indexing=None, rope_theta=theta, rope_scaling=None)
+    at = f"{DRAFTS}0."
+    return Head(
+        layer=_layer(alone, config.head_dim),
+        prefix=at,
+        embedding_norm=f"{at}enorm",
+        hidden_norm=f"{at}hnorm",
+        projections=(f"{at}e_proj", f"{at}h_proj"),
+        norm=f"{at}norm",
+        copies=(f"{at}embed.", f"{at}head.", *(f"{DRAFTS}{number}." for number in range(1, heads))),
     )
 
 

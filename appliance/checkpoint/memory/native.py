@@ -101,7 +101,8 @@ class NativeFootprint:
         pool = max(pool, copies * logits * self._item)
         pool = int(pool * (1 + CUDA_SLACK_SHARE))
         if self.config.drafts:  # the head has graphs of its own, and is given hidden states, and tokens
-            pool += len(shapes) * GRAPH_BYTES + tokens * (self.config.hidden_size * self._item + 8)
+            streams = 1 if self.config.connections is None else self.config.connections.streams
+            pool += len(shapes) * GRAPH_BYTES + tokens * (streams * self.config.hidden_size * self._item + 8)
         return len(shapes) * GRAPH_BYTES + logits * 4 + pool
 
     def _decoding(self, sequences: int, max_model_len: int) -> tuple[tuple[int, ...], ...]:

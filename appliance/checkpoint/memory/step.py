@@ -61,7 +61,8 @@ class Moment(NamedTuple):
 def moments(config: ModelConfig, shape: StepShape) -> list[Moment]:
     """Of a full step: as many tokens as may be batched, and as many sequences that sample."""
     if config.compressed_attention is not None:
-        return _with_multiplied_out(_compressed(config, config.compressed_attention, shape), config, shape)
+        found = _compressed(config, config.compressed_attention, shape)
+        return _with_multiplied_out(_with_head(found, config, shape), config, shape)
     tokens, hidden, latent = shape.tokens, config.hidden_size * shape.item, config.latent_attention
     # The residual, and what a layer is given: Python holds both until the layer ends.
     carried = (hidden, hidden, _INDEX_BYTES, *_chosen(latent))
@@ -83,12 +84,23 @@ def moments(config: ModelConfig, shape: StepShape) -> list[Moment]:
         found.append(_moment("feed-forward", tokens, *carried, hidden, hidden, rounded, *widths))
     name, around = _attending(config, shape) if latent is None else _attending_to_latents(config, latent, shape)
     found += [Moment(name, (*around, tokens * rounded, *tensors)) for tensors in shape.attention]
-    if config.drafts:
-        # Its head works beside the logits of the step, all hidden states, the input of its projection and its halves.
-        fullest = max((moment for moment in found if moment.name != SAMPLING), key=lambda moment: moment.total)
-        logits = min(shape.sequences, shape.tokens) * config.vocab_size * 4
-        found.append(Moment(fullest.name, (*fullest.tensors, logits, *[tokens * hidden] * 5)))
-    return _with_multiplied_out(found, config, shape)
+    return _with_multiplied_out(_with_head(found, config, shape), config, shape)
+
+
+def _with_head(found: list[Moment], config: ModelConfig, shape: StepShape) -> list[Moment]:
+    """A head works beside the logits of the step, all hidden states or streams, the input of its projections and what
+    goes into that."""
+    if not config.drafts:
+        return found
+    fullest = max((moment for moment in found if moment.name != SAMPLING), key=lambda moment: moment.total)
+    logits = min(shape.sequences, shape.tokens) * config.vocab_size * 4
+    hidden, streams = shape.tokens * config.hidden_size * shape.item, _num_streams(config)
+    tensors = (streams * hidden, streams * hidden, hidden, hidden, hidden)
+    return [*found, Moment(fullest.name, (*fullest.tensors, logits, *tensors))]
+
+
+def _num_streams(config: ModelConfig) -> int:
+    return 1 if config.connections is None else config.connections.streams
 
 
 def _with_multiplied_out(found: list[Moment], config: ModelConfig, shape: StepShape) -> list[Moment]:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from appliance.checkpoint.families.decoder import EMBEDDING, HEAD, NORM
-from appliance.models.base import BuildContext
+from appliance.models.base import BuildContext, Drafter
 from appliance.models.batch import ForwardBatch, LayerCache
 from appliance.models.layers.decoder_layer import DecoderLayer
 from appliance.models.layers.norm import RMSNorm
@@ -34,7 +34,7 @@ class Decoder:
         self.tied = config.tie_word_embeddings
         self.head = self.embedding if self.tied else context.empty(config.vocab_rows, config.hidden_size)
 
-    def build_layers(self, context: BuildContext) -> tuple[Sequence[Any], PredictionHead | None]:
+    def build_layers(self, context: BuildContext) -> tuple[Sequence[Any], Drafter | None]:
         """Those of the decoder, and the head that drafts, which turns by the same table."""
         config = context.config
         inverse, factor = inverse_frequencies(config.rotary_dim, config.rope_theta, config.rope_scaling)
@@ -54,8 +54,10 @@ class Decoder:
         return found
 
     def optional_destinations(self) -> Mapping[str, Tensor]:
-        layers = self.layers if self.drafter is None else [*self.layers, self.drafter.layer]
-        return {name: tensor for layer in layers for name, tensor in layer.mixer.optional_destinations()}
+        found = {name: tensor for layer in self.layers for name, tensor in layer.mixer.optional_destinations()}
+        if self.drafter is not None:
+            found.update(self.drafter.optional_destinations())
+        return found
 
     def prepare(self) -> None:
         for layer in self.layers:

@@ -52,3 +52,6 @@ class PredictionHead:
         for part in (self.embedding_norm, self.hidden_norm, self.norm, self.layer):
             yield from part.destinations()
         yield self._projection_name, self.projection
+
+    def optional_destinations(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.layer.mixer.optional_destinations()

@@ -39,14 +39,7 @@ def run(subject: Subject) -> Iterator[Finding]:
 
 def _native(subject: Subject) -> Iterator[Finding]:
     method = subject.profile.speculative_config.method
-    if subject.config.compressed_attention is not None:
-        yield _error(
-            "drafts-with-states", METHOD, method,
-            f"{subject.config.architecture} keeps a state of each sequence, which the native engine cannot take back "
-            "when a draft is rejected.",
-            _NO_DRAFTS,
-        )  # fmt: skip
-    elif method == "mtp" and not with_head(subject.config).drafts:
+    if method == "mtp" and not with_head(subject.config).drafts:
         yield _error(
             "mtp-native", METHOD, method,
             f"The native engine does not use the multi-token prediction head of {subject.config.architecture}.",
