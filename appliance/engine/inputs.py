@@ -94,13 +94,11 @@ class _Offsets(NamedTuple):
             begins.append(begins[-1] + -(-size // _ALIGNED) * _ALIGNED)
         pools = begins[len(common) : -1]
         slot_mapping, seq_lens, block_tables = (tuple(pools[part::3]) for part in range(3))
+        ids, positions, last_rows, slots, sampling, sequence_slots, starts, chain_lens, accepted = begins[: len(common)]
         return cls(
-            *begins[: len(common)],
-            slot_mapping=slot_mapping,
-            seq_lens=seq_lens,
-            block_tables=block_tables,
-            end=begins[-1],
-        )
+            ids, positions, last_rows, slots, sampling, sequence_slots, starts, chain_lens, accepted,
+            slot_mapping, seq_lens, block_tables, begins[-1],
+        )  # fmt: skip
 
 
 class _Sequence(NamedTuple):
