@@ -23,22 +23,43 @@ def overlaps():
 
 
 @triton.jit
+def let_next_start():
+    """Let the next kernel's programs start as soon as there is room for them: ahead of `wait_for_previous`, where there
+    is something to do before."""
+    if overlaps():
+        cuda.gdc_launch_dependents()
+
+
+@triton.jit
 def wait_for_previous():
     """Let the next kernel's programs start as soon as there is room for them, and wait for all that the kernels before
     this one have written."""
+    let_next_start()
     if overlaps():
-        cuda.gdc_launch_dependents()
         cuda.gdc_wait()
 
 
 @triton.jit
-def prefetch_and_wait(constants):
-    """As `wait_for_previous`; meanwhile the lines of 128 bytes at the addresses `constants`, which nothing writes, are
-    brought into the L2 cache."""
+def prefetch(constants):
+    """Have the lines of 128 bytes at the addresses `constants`, which nothing writes, brought into the L2 cache."""
     if overlaps():
-        cuda.gdc_launch_dependents()
         tl.inline_asm_elementwise(
             "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [constants.to(tl.int64)], dtype=tl.int32, is_pure=False,
             pack=1,
         )  # fmt: skip
+
+
+@triton.jit
+def prefetch_and_wait(constants):
+    """As `wait_for_previous`; `constants` are brought into the L2 cache meanwhile."""
+    let_next_start()
+    prefetch(constants)
+    if overlaps():
         cuda.gdc_wait()
+
+
+@triton.jit
+def laid_out(pointer):
+    """What lies at `pointer`, of what the host copied to the device before the first kernel of the step: it may be read
+    while the kernels before still run."""
+    return tl.load(pointer)

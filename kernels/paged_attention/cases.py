@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernels.cases import TOLERANCES, Case, randn
-from kernels.paged_attention import variants
+from kernels.paged_attention import SPLIT, variants
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.selection import Context
 
@@ -17,7 +18,8 @@ _DAMAGE = float("nan")  # in slots that belong to no sequence, so that reads of 
 
 
 class Shape(NamedTuple):
-    """`queries` and `contexts` are tokens of each sequence, new and in all; sequences that decode come first."""
+    """`queries` and `contexts` are tokens of each sequence, new and in all; sequences that decode come first. The host
+    may only know a `bound` of the contexts, as in a CUDA graph."""
 
     queries: tuple[int, ...]
     contexts: tuple[int, ...]
@@ -27,6 +29,7 @@ class Shape(NamedTuple):
     block_size: int = 16
     sliding_window: int | None = None
     sinks: bool = False
+    bound: int | None = None
 
 
 class Batch(NamedTuple):
@@ -52,6 +55,8 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
                     yield _case(kernel, shape, dtype, fp8, soft_cap)
             continue
         for shape in _shapes(kernel, int(constants["ROWS"]), head_dim):
+            if kernel == "decode_kernel" and not constants["PREFETCHES"]:
+                shape = _with_many_programs(shape)
             yield _case(kernel, shape, dtype, fp8, soft_cap)
 
 
@@ -82,6 +87,12 @@ def _shapes(kernel: str, rows: int, dim: int) -> Iterator[Shape]:
         yield Shape((1, 1), (300, 700), heads=125, kv_heads=1, head_dim=dim, sliding_window=270, sinks=True)
 
 
+def _with_many_programs(shape: Shape) -> Shape:
+    """Of which nearly all find nothing to do."""
+    parts = variants.FEW_PROGRAMS // (shape.kv_heads * len(shape.contexts)) + 1
+    return shape._replace(bound=parts * SPLIT)
+
+
 def batch(
     shape: Shape, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device, *, scatter: bool = True
 ) -> Batch:
@@ -90,7 +101,10 @@ def batch(
     width = (shape.kv_heads, shape.head_dim)
     caches = [placed.cache(width, dtype, seed).to(cache_dtype) for seed in (11, 12)]
     wide = randn((sum(shape.queries), shape.heads + 2 * shape.kv_heads, shape.head_dim), dtype, device, seed=13)
-    return Batch(wide[:, : shape.heads], caches[0], caches[1], placed.metadata)
+    metadata = placed.metadata
+    if shape.bound is not None:
+        metadata = replace(metadata, context_lens=[shape.bound] * len(shape.contexts), bounds=True)
+    return Batch(wide[:, : shape.heads], caches[0], caches[1], metadata)
 
 
 class Placed(NamedTuple):

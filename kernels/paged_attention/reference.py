@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -47,6 +48,13 @@ def paged_attention(
     layer = _Layer(key_cache, value_cache, scale, sliding_window, sinks, soft_cap, key_scale, value_scale)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     decodes = metadata.num_decodes
+    if metadata.bounds:  # as a graph has them: the lengths are on the device
+        metadata = replace(
+            metadata,
+            query_lens=metadata.query_start_loc.diff().tolist(),
+            context_lens=metadata.seq_lens.tolist(),
+            bounds=False,
+        )
     for rows in decode_groups(metadata.context_lens[:decodes], gathered_together(key_cache)):
         out[rows] = _decode(query[rows], layer, metadata, rows)
     start = decodes

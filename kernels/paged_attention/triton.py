@@ -71,9 +71,10 @@ def paged_attention(
         # Of each part: the weighted sum of values, and the largest score with the sum of weights.
         partial = torch.empty((count, num_heads, parts, head_dim), dtype=torch.float32, device=query.device)
         weights = torch.empty((count, num_heads, parts, 2), dtype=torch.float32, device=query.device)
+        heads = kv_heads * cdiv(group, rows)
+        few = variants.prefetches(arch) and heads * parts * count <= variants.FEW_PROGRAMS
         launch(
-            decode_kernel, _decode(arch, dtype, head_dim, fp8, soft_cap is not None, rows),
-            (kv_heads * cdiv(group, rows), parts, count),
+            decode_kernel, _decode(arch, dtype, head_dim, fp8, soft_cap is not None, rows, few), (heads, parts, count),
             query, key_cache, value_cache, out, partial, weights, sink_values, metadata.seq_lens, metadata.block_tables,
             first, token_stride16, kv_heads, group, table_width, page_shift, window, int(sinks is not None),
             scale * key_scale, cap, value_scale,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.dependent_launch import wait_for_previous
+from kernels.dependent_launch import laid_out, let_next_start, prefetch, wait_for_previous
 from kernels.float8 import decode_e4m3
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -222,6 +222,34 @@ def _parts(length, window, SPLIT: tl.constexpr):
     return tl.maximum(length - window, 0) // SPLIT, (length + SPLIT - 1) // SPLIT
 
 
+@triton.jit
+def _prefetch_part(
+    key_ptr,
+    value_ptr,
+    seq_len_ptr,
+    row_table_ptr,
+    first,  # token of the part
+    head,
+    kv_heads,
+    page_shift,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """Have a part's keys and values brought into the L2 cache. Only those of its last token may be written meanwhile,
+    and that is where they go."""
+    LINE: tl.constexpr = 1024 // key_ptr.dtype.element_ty.primitive_bitwidth
+    LINES: tl.constexpr = (BLOCK_DIM + LINE - 1) // LINE
+    length = laid_out(seq_len_ptr)
+    if first < length:
+        token = tl.minimum(first + tl.arange(0, SPLIT), length - 1)
+        page = laid_out(row_table_ptr + (token >> page_shift)).to(tl.int64)
+        slot = (page << page_shift) + (token & ((1 << page_shift) - 1))
+        place = ((slot * kv_heads + head) * HEAD_DIM)[:, None] + (tl.arange(0, LINES) * LINE)[None, :]
+        prefetch(key_ptr + place)
+        prefetch(value_ptr + place)
+
+
 @triton.jit(
     do_not_specialize=[
         "first_seq", "token_stride16", "kv_heads", "group", "table_width", "page_shift", "window", "has_sinks",
@@ -254,12 +282,19 @@ def decode_kernel(
     COLUMNS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     SPLIT: tl.constexpr,
+    PREFETCHES: tl.constexpr,  # keys and values, while the kernel before still runs
 ):
-    wait_for_previous()
     row_tiles = (group + ROWS - 1) // ROWS
     head = tl.program_id(0) // row_tiles
     part = tl.program_id(1)
     seq = (first_seq + tl.program_id(2)).to(tl.int64)
+    if PREFETCHES:
+        let_next_start()
+        _prefetch_part(
+            key_ptr, value_ptr, seq_lens_ptr + seq, table_ptr + seq * table_width, part * SPLIT, head, kv_heads,
+            page_shift, HEAD_DIM, BLOCK_DIM, SPLIT,
+        )  # fmt: skip
+    wait_for_previous()
     length = tl.load(seq_lens_ptr + seq)
     first_part, end_part = _parts(length, window, SPLIT)
     if (part < first_part) | (part >= end_part):

@@ -59,6 +59,12 @@ FP8_DECODE_TILES: Final[dict[int, dict[int, Tile]]] = {
     _SMALL: DECODE_TILES[_SMALL],
     _HOPPER: {64: Tile(0, 128, 4, 3), 96: Tile(0, 128, 4, 3), 128: Tile(0, 128, 4, 2), 256: Tile(0, 64, 4, 3)},
 }
+# A launch of so few programs waits for its first keys and values more than for the memory's rate. So from sm_90 on they
+# are brought into the L2 cache while the kernel before still runs; measured by tests/gpu/bench/tune_few_decodes.py.
+# Of more programs, most of which start later, that makes 64 sequences of 3,000 a third slower.
+FEW_PROGRAMS = 512
+# What such a launch takes in place of the tile above.
+FEW_DECODE_TILES: Final[dict[int, dict[int, Tile]]] = {_A100: {}, _SMALL: {}, _HOPPER: {128: Tile(0, 128, 4, 3)}}
 # A decode's larger tile, measured nowhere yet, needs these to stay in registers.
 LEAST_WIDE_WARPS: Final = {64: 4, 96: 4, 128: 4, 256: 8}
 MAX_GATHERED: Final = 256  # sequences
@@ -87,7 +93,10 @@ def _variants(arch: int, model: Context | None) -> Iterator[Variant]:
         if gathers(arch, head_dim):
             yield prefill(arch, dtype, head_dim, False, soft_cap, gathered=True)
             yield gather(arch, dtype, fp8)
-        yield from (decode(arch, dtype, head_dim, fp8, soft_cap, count) for count in rows)
+        for count in rows:
+            yield decode(arch, dtype, head_dim, fp8, soft_cap, count)
+            if prefetches(arch):
+                yield decode(arch, dtype, head_dim, fp8, soft_cap, count, few=True)
     yield from (merge(dtype, head_dim) for dtype, head_dim in dict.fromkeys((shape[:2]) for shape in shapes))
 
 
@@ -125,8 +134,16 @@ def prefill(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, gat
     )
 
 
-def decode(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, rows: int) -> Variant:
-    tile = (FP8_DECODE_TILES if fp8 else DECODE_TILES)[memory_of(arch)][head_dim]
+def prefetches(arch: int) -> bool:
+    """Whether decodes of few programs have a variant of their own."""
+    return arch >= 90
+
+
+def decode(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, rows: int, few: bool = False) -> Variant:
+    memory = memory_of(arch)
+    tile = (FP8_DECODE_TILES if fp8 else DECODE_TILES)[memory][head_dim]
+    if few and not fp8 and rows == DECODE_ROWS[0]:
+        tile = FEW_DECODE_TILES[memory].get(head_dim, tile)
     if rows > DECODE_ROWS[0]:
         tile = tile._replace(num_warps=max(tile.num_warps, LEAST_WIDE_WARPS[head_dim]))
     pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
@@ -134,7 +151,7 @@ def decode(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, rows
         "paged_attention",
         "kernels.paged_attention.triton_kernels:decode_kernel",
         (pointer, cache, cache, pointer, "*fp32", "*fp32", "*fp32", "*i32", "*i32", *_DECODE_NUMBERS),
-        _constants(head_dim, rows, tile.columns, soft_cap) | {"SPLIT": SPLIT},
+        _constants(head_dim, rows, tile.columns, soft_cap) | {"SPLIT": SPLIT, "PREFETCHES": few},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
