@@ -182,7 +182,7 @@ class Engine:
         self._grammars = Grammars(folder, model_config.vocab_size, model_config.eos_token_ids)
         self._compiling: dict[str, tuple[Request, futures.Future[LLMatcher | None]]] = {}
         group.wait_for_all(device)  # until all have loaded
-        self._capture_first(shapes, report)
+        self._capture_first(shapes, dtype, report)
         self.prompt_tokens_computed = 0
         self.output_tokens_sampled = 0
         self.loaded = Loaded(
@@ -209,12 +209,14 @@ class Engine:
         """Requests that wait to be admitted, or for their grammar; probes are left out."""
         return self.scheduler.num_waiting + sum(not request.probe for request, _ in self._compiling.values())
 
-    def _capture_first(self, shapes: Sequence[GraphShape], report: Callable[[CorePhase], None]) -> None:
+    def _capture_first(
+        self, shapes: Sequence[GraphShape], dtype: torch.dtype, report: Callable[[CorePhase], None]
+    ) -> None:
         """Capture the graphs that an engine needs at once; `capture_next` captures the others."""
         if not shapes:
             report(CorePhase(phase=Phase.GRAPHS, outcome="skipped"))
             return
-        self._runner.use_graphs(shapes, self._vocab_size)
+        self._runner.use_graphs(shapes, self._vocab_size, dtype)
         total = min(GRAPHS_BEFORE_READY, len(shapes))
         for done in range(total):
             report(CorePhase(phase=Phase.GRAPHS, progress=Progress(done=done, total=total, unit="graphs")))

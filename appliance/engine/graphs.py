@@ -31,7 +31,7 @@ class Computed(NamedTuple):
     """What a step of S sequences leaves on the device."""
 
     finite: Tensor  # [S] bool: every value of the last hidden state is finite
-    logits: Tensor  # [S, vocab_size] float32, in memory that all graphs share
+    logits: Tensor  # [S, vocab_size] in the model's dtype, in memory that all graphs share
     greedy: Sampled  # as where every request takes its largest logit
 
 

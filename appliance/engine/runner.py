@@ -59,7 +59,7 @@ class ComputedStep(NamedTuple):
 
     step: Sequence[Scheduled]
     finite: Tensor  # [S] bool
-    logits: Tensor | None = None  # [D, V] float32, of those that sample; None if none does
+    logits: Tensor | None = None  # [D, V] of those that sample, float32 or as a graph has them; None if none does
     slots: Tensor | None = None  # [D] int64
     greedy: Sampled | None = None  # sampled by its graph; all that plain requests need
     prompt_scores: Sequence[PromptScores] = ()
@@ -160,10 +160,10 @@ class Runner:
         self._hidden, self._following = torch.empty(0, device=device), torch.empty(0, dtype=torch.int64, device=device)
         self.steps: Counter[StepKind] = Counter()
 
-    def use_graphs(self, shapes: Sequence[GraphShape], vocab_size: int) -> None:
-        """Compute by graphs of `shapes`, as soon as they are captured."""
+    def use_graphs(self, shapes: Sequence[GraphShape], vocab_size: int, dtype: torch.dtype) -> None:
+        """Compute by graphs of `shapes`, as soon as they are captured, for logits of the model's `dtype`."""
         most = max(shape.num_rows for shape in shapes)
-        self._logits = torch.empty(most, vocab_size, dtype=torch.float32, device=self._device)
+        self._logits = torch.empty(most, vocab_size, dtype=dtype, device=self._device)
         predict = None
         if (drafter := self._model.drafter) is not None:
             tokens = max(shape.num_tokens for shape in shapes)
@@ -210,7 +210,8 @@ class Runner:
             return LaunchedStep(step, finite, None, scores, pooled, group=self._group)
         if greedy is not None and all(request.is_plain for request in requests):
             return LaunchedStep(step, finite, greedy, predicted=self._predict(computed, greedy), group=self._group)
-        sampled = self._kernels.sampling(logits, sampling_batch(requests, self._histories, self._device, ahead))
+        batch = sampling_batch(requests, self._histories, self._device, ahead)
+        sampled = self._kernels.sampling(logits.float(), batch)
         self._keep(slots, sampled)
         return LaunchedStep(step, finite, sampled, scores, pooled, self._predict(computed, sampled), self._group)
 

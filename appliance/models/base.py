@@ -116,5 +116,5 @@ class Model(Protocol):
 
     def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits [D, vocab_size], float32, of the D rows of `forward`'s result whose next token is wanted; in `out`
-        where it is given."""
+        where it is given, which is contiguous and may be of the model's dtype."""
         ...

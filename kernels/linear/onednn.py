@@ -45,10 +45,13 @@ def linear(
     activation: str = "",
     limit: float | None = None,
     activate: Callable[..., Tensor] = gated_activation,
+    out: Tensor | None = None,
 ) -> Tensor:
     """As `reference.linear`; `weight` may have gone through `prepare`."""
     if weight.layout is torch.strided:
-        return reference.linear(x, weight, bias, activation, limit, activate)
+        return reference.linear(x, weight, bias, activation, limit, activate, out)
     assert _product is not None
-    out: Tensor = _product(x, weight, bias, "none", [], "")
-    return activate(out, activation, limit) if activation else out
+    product: Tensor = _product(x, weight, bias, "none", [], "")
+    if out is not None:
+        return out.copy_(product)
+    return activate(product, activation, limit) if activation else product

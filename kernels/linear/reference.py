@@ -17,12 +17,18 @@ def linear(
     activation: str = "",
     limit: float | None = None,
     activate: Callable[..., Tensor] = gated_activation,
+    out: Tensor | None = None,
 ) -> Tensor:
     """`x` [T, I] times `weight` [O, I] transposed, plus `bias` [O]: [T, O] in the dtype of `x`.
 
     With an `activation` the rows of `weight` are those of gate, then of up, and the result is act(gate) * up as by
     `gated_activation`: [T, O / 2]. Where the product does not end with it, `activate` is called, which is the chosen
-    backend of that op.
+    backend of that op. `out`, contiguous and of that dtype, is where the result is to be; not with a bias or an
+    activation.
     """
+    if out is not None:
+        assert bias is None, "a product with a bias has no place of its own"
+        assert not activation, "an activation has no place of its own"
+        return torch.mm(x, weight.t(), out=out)
     product = torch.nn.functional.linear(x, weight, bias)
     return activate(product, activation, limit) if activation else product

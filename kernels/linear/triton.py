@@ -17,7 +17,7 @@ from kernels.dependent_launch import prefetch_and_wait
 from kernels.gated_activation.reference import gated_activation
 from kernels.gated_activation.triton import activated, gate_and_up, rows_in_turn
 from kernels.launch import architecture, cdiv, launch
-from kernels.linear import variants
+from kernels.linear import reference, variants
 from kernels.variants import Variant
 
 # Tiles of a product that is split, at most: there are fewer than processors, or it would not be.
@@ -31,6 +31,7 @@ def linear(
     activation: str = "",
     limit: float | None = None,
     activate: Callable[..., Tensor] = gated_activation,
+    out: Tensor | None = None,
 ) -> Tensor:
     """As `reference.linear`. In bfloat16 and float16, products of up to `variants.MOST_TOKENS` tokens are computed
     here if I is a multiple of 16; the activation is then applied to sums in float32. A product of few tiles is split
@@ -38,10 +39,11 @@ def linear(
     (tokens, inner), outputs = x.shape, weight.shape[0]
     dtype = _NAMES.get(x.dtype)
     if dtype is None or not 0 < tokens <= variants.MOST_TOKENS or inner % variants.UNIT:
-        product = torch.nn.functional.linear(x, weight, bias)
+        product = reference.linear(x, weight, bias, out=out)
         return activate(product, activation, limit) if activation else product
     variant, tiles, splits = _plan(architecture(), dtype, tokens, outputs, inner, _processors(), activation)
-    out = x.new_empty(tokens, outputs // 2 if activation else outputs)
+    if out is None:
+        out = x.new_empty(tokens, outputs // 2 if activation else outputs)
     arrived = _arrived(x.device)
     parts = arrived.view(torch.float32)  # anything
     if splits > 1:

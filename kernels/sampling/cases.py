@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.cases import Case, randn
+from kernels.sampling import variants
 from kernels.sampling.batch import Row, pack
 from kernels.sampling.reference import sample
 from kernels.selection import Context
@@ -49,6 +50,9 @@ _TRUNCATED = [
 
 def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     yield Case("greedy", _call(4097, [Row()] * 3, scale=3), 0)
+    for dtype in variants.DTYPES if model is None else (model.dtype,):
+        case = _call(8195, [Row()] * 5, scale=3, damaged=True, dtype=getattr(torch, dtype))
+        yield Case(f"greedy {dtype}, some not numbers", case, 0)
     yield Case("greedy among equals", _call(8192, [Row()] * 2, scale=1, step=2.0), 0)
     yield Case("greedy with logprobs", _call(1003, [Row()] * 2, scale=3, logprobs=5), 1e-5)
     yield Case("edited", _call(1000, _EDITED, scale=3), 0)
@@ -79,6 +83,7 @@ def _call(
     logprobs: int | None = None,
     damaged: bool = False,
     restricted: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Callable[..., list[Tensor]]:
     """`step`: round logits to multiples of it, so that many are equal. `restricted`: every other row may sample a few
     tokens only, and the last of them none."""
@@ -91,9 +96,8 @@ def _call(
         steady = _steady(logits, rows, allowed)
         if damaged:
             logits[0, vocab - 1], logits[2, 0], logits[3] = torch.nan, torch.inf, -torch.inf
-        result = function(
-            logits.to(device), pack(steady, device, logprobs, allowed=None if allowed is None else allowed.to(device))
-        )
+        packed = pack(steady, device, logprobs, allowed=None if allowed is None else allowed.to(device))
+        result = function(logits.to(device, dtype), packed)
         sampled = result.finite & result.samplable
         token_ids = result.token_ids.masked_fill(~sampled, -1)  # else it means nothing
         named = [result.logprobs, result.top_logprobs] if logprobs is not None else []

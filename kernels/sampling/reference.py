@@ -24,7 +24,8 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     """Sample one token for each row of `logits` [S, V], as the package says.
 
     Args:
-        logits: float32, contiguous; changed in place where the batch says so.
+        logits: float32, contiguous; changed in place where the batch says so. Where every row is greedy and only the
+            tokens are asked for, they may be bfloat16 or float16.
         batch: from `batch.pack`, with one row for each of logits.
     """
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None

@@ -51,7 +51,8 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     chunks = cdiv(vocab, variants.CHUNK)
     device = logits.device
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
-    parameters = logits if batch.parameters is None else batch.parameters
+    best = torch.empty(rows, dtype=torch.float32, device=device)
+    parameters = best if batch.parameters is None else batch.parameters  # anything
     finite = None
     if batch.changes_logits:
         finite = logits.amax(dim=-1).isfinite()  # before they are changed
@@ -69,11 +70,12 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     token_ids = torch.empty(rows, dtype=torch.int64, device=device)
     samplable = torch.empty(rows, dtype=torch.uint8, device=device)
     found = torch.empty((3, rows, chunks), dtype=torch.float32, device=device)
-    best = torch.empty(rows, dtype=torch.float32, device=device)
     done = torch.zeros((3, rows), dtype=torch.int32, device=device)
     grid = (chunks, rows)
+    dtype = str(logits.dtype).removeprefix("torch.")
     launch(
-        best_kernel, _best(batch.samples), grid, logits, parameters, found, done, token_ids, samplable, best, vocab
+        best_kernel, _best(batch.samples, dtype), grid,
+        logits, parameters, found, done, token_ids, samplable, best, vocab,
     )  # fmt: skip
     if batch.truncates:
         mass = torch.empty((rows, chunks, variants.LEVELS), dtype=torch.float32, device=device)
@@ -193,7 +195,7 @@ def best_kernel(
     chunks, rows = tl.num_programs(0), tl.num_programs(1)
     logits_ptr += row.to(tl.int64) * vocab
     position = chunk * CHUNK + tl.arange(0, CHUNK)
-    x = tl.load(logits_ptr + position, mask=position < vocab, other=-_INFINITY)
+    x = tl.load(logits_ptr + position, mask=position < vocab, other=-_INFINITY).to(tl.float32)
     best = tl.max(tl.where(x == x, x, -_INFINITY))
     where = tl.min(tl.where(x == best, position, vocab - 1))
     nan = tl.max((x != x).to(tl.int32))

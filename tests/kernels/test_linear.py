@@ -56,6 +56,21 @@ def test_the_cases_launch_every_variant(arch):
     assert launched_by_cases("linear", arch, None) == set(variants.variants(arch))
 
 
+@pytest.mark.parametrize("tokens", [3, variants.MOST_TOKENS + 1])
+def test_a_product_has_the_place_it_is_given(tokens):
+    x, weight = randn((tokens, 4096), torch.float16, CPU, seed=1), randn((70, 4096), torch.float16, CPU, seed=2)
+    rows = torch.empty(tokens + 1, 70, dtype=torch.float16)
+    for linear in (triton.linear, reference.linear, onednn.linear):
+        rows.fill_(torch.nan)
+        assert linear(x, weight, out=rows[:-1]).data_ptr() == rows.data_ptr()
+        assert error(rows[:-1], reference.linear(x.float(), weight.float())) <= TOLERANCES[torch.float16]
+        assert rows[-1].isnan().all()
+    packed = onednn.prepare(weight.float())
+    rows = rows.float()
+    assert onednn.linear(x.float(), packed, out=rows[:-1]).data_ptr() == rows.data_ptr()
+    assert error(rows[:-1], reference.linear(x.float(), weight.float())) <= TOLERANCES[torch.float32]
+
+
 def test_a_split_product_leaves_its_counters_at_zero():
     with launching_for(90):
         x, weight = randn((3, 1152), torch.bfloat16, CPU, seed=1), randn((70, 1152), torch.bfloat16, CPU, seed=2)

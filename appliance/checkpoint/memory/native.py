@@ -97,13 +97,13 @@ class NativeFootprint:
         )  # fmt: skip
         pool = max(moment.total for moment in moments(self.config, shape) if moment.name != SAMPLING)
         logits = rows * self.config.vocab_size
-        copies = 1 if self.config.ranks == 1 else 3  # this rank's, all ranks', and these in order
+        copies = 0 if self.config.ranks == 1 else 3  # this rank's, all ranks', and these in order
         pool = max(pool, copies * logits * self._item)
         pool = int(pool * (1 + CUDA_SLACK_SHARE))
         if self.config.drafts:  # the head has graphs of its own, and is given hidden states, and tokens
             streams = 1 if self.config.connections is None else self.config.connections.streams
             pool += len(shapes) * GRAPH_BYTES + tokens * (streams * self.config.hidden_size * self._item + 8)
-        return len(shapes) * GRAPH_BYTES + logits * 4 + pool
+        return len(shapes) * GRAPH_BYTES + logits * self._item + pool
 
     def _decoding(self, sequences: int, max_model_len: int) -> tuple[tuple[int, ...], ...]:
         """What Triton's attention works in while so many sequences decode, at each moment that may be its fullest."""

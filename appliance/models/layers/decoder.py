@@ -27,6 +27,7 @@ class Decoder:
         config = context.config
         self._kernels, self._group = context.kernels, context.group
         self.embedding = context.empty(config.vocab_rows, config.hidden_size)
+        self._has_whole_head = self._group.count == 1 and config.vocab_rows == config.vocab_size
         self._vocab_size, self._first_token = config.vocab_size, context.group.rank * config.vocab_rows
         self.layers, self.drafter = self.build_layers(context)
         self.norm = RMSNorm(context, config.prefix + self.norm_name, config.hidden_size)
@@ -85,5 +86,8 @@ class Decoder:
         return group.sum(found.masked_fill_(absent[:, None], 0))
 
     def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        if out is not None and self._has_whole_head and out.dtype == hidden.dtype:
+            in_place: Tensor = self._kernels.linear(hidden, self.head, out=out)
+            return in_place
         logits = self._group.gather(self._kernels.linear(hidden, self.head))[:, : self._vocab_size]
         return logits.float().contiguous() if out is None else out.copy_(logits)
