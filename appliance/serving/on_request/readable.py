@@ -12,7 +12,6 @@ from appliance.serving.body import beside_others
 from appliance.serving.chat_request import ChatFields, check_chat
 from appliance.serving.completions import CompletionFields, check_completion
 from appliance.serving.embeddings import VOCABULARY, EmbeddingFields, check_input
-from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import OPENAI, Ignored, Vocabulary, decode_request
 from appliance.serving.messages import check_messages
 from appliance.serving.ollama.embed import OllamaEmbeddingsFields, OllamaEmbedFields, check_embed
@@ -56,30 +55,22 @@ def _check_chat(fields: ChatFields, ignored: Ignored, _asker: Asker) -> None:
     check_messages(fields.messages, ignored, known_message_fields())
 
 
-def _check_translated(chat: ChatFields, origins: FieldOrigins, ignored: Ignored, asker: Asker) -> None:
-    with origins.in_errors():
-        _check_chat(chat, ignored, asker)
-
-
 def _check_anthropic(fields: MessagesFields, ignored: Ignored, asker: Asker) -> None:
     translated = translate_anthropic(fields, ignored)
-    _check_translated(translated.chat, translated.origins, ignored, asker)
+    with translated.origins.in_errors():
+        _check_chat(translated.chat, ignored, asker)
 
 
-def _check_ollama_chat(fields: OllamaChatFields, ignored: Ignored, asker: Asker) -> None:
-    translated = translate_chat(fields, None, ignored)
-    if fields.messages:
-        _check_translated(translated.chat, translated.origins, ignored, asker)
+def _check_ollama(fields: OllamaChatFields | OllamaGenerateFields, ignored: Ignored, asker: Asker) -> None:
+    if isinstance(fields, OllamaChatFields):
+        translated, asks = translate_chat(fields, None, ignored), bool(fields.messages)
     else:
+        translated, asks = translate_generate(fields, None, ignored), bool(fields.prompt)
+    if not asks:
         check_load(fields)
-
-
-def _check_generate(fields: OllamaGenerateFields, ignored: Ignored, asker: Asker) -> None:
-    translated = translate_generate(fields, None, ignored)
-    if fields.prompt:
-        _check_translated(translated.chat, translated.origins, ignored, asker)
-    else:
-        check_load(fields)
+        return
+    with translated.origins.in_errors():
+        _check_chat(translated.chat, ignored, asker)
 
 
 def _check_response(fields: ResponseFields, ignored: Ignored, asker: Asker) -> None:
@@ -92,8 +83,8 @@ ROUTES: Final[dict[str, Route]] = {
     "/v1/responses": Route(ResponseFields, OPENAI, _check_response),
     "/v1/messages": Route(MessagesFields, MESSAGES, _check_anthropic),
     "/v1/embeddings": Route(EmbeddingFields, VOCABULARY, lambda fields, *_: check_input(fields.input)),
-    "/api/chat": Route(OllamaChatFields, OLLAMA, _check_ollama_chat),
-    "/api/generate": Route(OllamaGenerateFields, OLLAMA, _check_generate),
+    "/api/chat": Route(OllamaChatFields, OLLAMA, _check_ollama),
+    "/api/generate": Route(OllamaGenerateFields, OLLAMA, _check_ollama),
     "/api/embed": Route(OllamaEmbedFields, OLLAMA, lambda fields, ignored, _: check_embed(fields, ignored)),
     "/api/embeddings": Route(OllamaEmbeddingsFields, OLLAMA, lambda fields, ignored, _: check_embed(fields, ignored)),
 }
