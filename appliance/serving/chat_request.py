@@ -24,6 +24,7 @@ from appliance.serving.thinking import (
     check_effort,
     thinking_budget,
     thinking_variables,
+    unread_variables,
 )
 from appliance.serving.tools import ToolUse, check_tools
 
@@ -155,6 +156,8 @@ def _render(fields: ChatFields, model: ServedModel, checked: CheckedChat, ignore
     if template.wants_short_ids:
         messages = with_short_ids(messages)
     given = fields.chat_template_kwargs or {}
+    for name in unread_variables(given, template):
+        ignored.add_unused(f"chat_template_kwargs.{name}")
     variables = thinking_variables(checked.effort, checked.enabled, given, template, ignored)
     variables.setdefault("add_generation_prompt", fields.add_generation_prompt is not False)
     return model.render_chat(messages, {**variables, "tools": use.for_template(as_sent=template.keeps_tools)})

@@ -72,6 +72,13 @@ def thinking_variables(
     return {**variables, **given}
 
 
+def unread_variables(given: Mapping[str, Any], template: ChatFormat) -> list[str]:
+    """Those that say nothing to the template. A switch does, under whatever name it has one."""
+    reads = template.variables
+    known = reads | set(SWITCHES) if not reads.isdisjoint(SWITCHES) else reads
+    return [name for name in given if name not in known]
+
+
 def asked_switch(fields: Mapping[str, bool | None], given: Mapping[str, Any]) -> Asked[bool] | None:
     """Of the fields that say whether the model is to reason, by their paths, and of the template's own switches among
     the variables `given` for it. Raises ApiError where two of them differ."""

@@ -19,7 +19,7 @@ from appliance.serving.errors import ApiError
 from appliance.serving.fields import IGNORED_HEADER, Ignored
 from appliance.serving.messages import check_messages, with_short_ids
 from appliance.serving.parsers.registry import FORMATS, REASONING
-from appliance.serving.thinking import asked_switch, check_effort, thinking_variables
+from appliance.serving.thinking import asked_switch, check_effort, thinking_variables, unread_variables
 from appliance.serving.tools import MAX_BYTES, MAX_CALLS, MAX_DEPTH, check_tools
 
 USER = {"role": "user", "content": "hi"}
@@ -322,6 +322,20 @@ def test_an_effort_that_no_template_reads_is_ignored_and_named() -> None:
     with pytest.raises(ApiError) as refused:
         check_effort("a lot", "reasoning_effort")
     assert refused.value.param == "reasoning_effort"
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "unread"),
+    [
+        ("{{ messages }}{{ colour }}", {"colour": "red", "color": "red"}, ["color"]),
+        ("{{ thinking }}", {"enable_thinking": False}, []),
+        ("{{ messages }}", {"enable_thinking": False}, ["enable_thinking"]),
+    ],
+)
+def test_variables_that_the_template_does_not_read_are_found(
+    template: str, given: dict[str, Any], unread: list[str]
+) -> None:
+    assert unread_variables(given, ChatTemplate(template, "test", {})) == unread
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,16 @@ def test_what_is_unknown_within_an_object_is_named_by_its_path() -> None:
     assert (refused.value.param, refused.value.code) == (ignored.names[0], "unknown_field")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/chat/completions", {"messages": HELLO}), ("/v1/responses", {"input": "hello"})]
+)
+def test_a_variable_that_says_nothing_to_the_template_is_named(door: Door, path: str, body: dict[str, Any]) -> None:
+    response = door.http.post(path, json={**body, "chat_template_kwargs": {"frobnicate": 1, "messages_": []}})
+    assert response.status_code == 200, response.text
+    named = set(response.headers[IGNORED_HEADER].split(", "))
+    assert named == {"chat_template_kwargs.frobnicate", "chat_template_kwargs.messages_"}
+
+
 def test_an_integer_may_be_written_with_a_point() -> None:
     """As languages without integers write it."""
     body = {"messages": HELLO, "max_tokens": 5.0, "n": 2.0, "seed": -1.0, "temperature": 1.0, "min_tokens": 1e0}
