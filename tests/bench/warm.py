@@ -1,7 +1,8 @@
-"""Start to first token of one model on fresh state folders: vLLM as it comes, vLLM with the cache pack that this start
-leaves, the native engine, and vLLM with the pack where compiling is forbidden. All run behind Ingot's front door;
-INGOT_VLLM names vLLM's command. During each start its processes are watched for compilers, and afterwards its caches
-are compared with the pack. The disk's cache is warm for all of them: that is not what a pack saves.
+"""Start to first token of one model on fresh state folders: vLLM as its own command starts it (its engine's process is
+spawned, and imports everything again), vLLM as Ingot starts it with the cache pack that the first start leaves, the
+native engine, and vLLM with the pack where compiling is forbidden. All run behind Ingot's front door; INGOT_VLLM names
+vLLM's command. During each start its processes are watched for compilers, and afterwards its caches are compared with
+the pack. The disk's cache is warm for all of them: that is not what a pack saves.
 
 Usage: python -m tests.bench.warm [--shape llama-27m] [--device cpu]
 """
@@ -22,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from appliance.engine_process.process_tree import command_of, descendants
 from appliance.vllm.cache_packs.pack import read_pack
+from appliance.vllm.command_line import MULTIPROCESSING
 from appliance.vllm.no_jit import hook
 from tests.bench import shapes
 from tests.bench.servers import Server
@@ -72,7 +74,7 @@ def main() -> int:
         shape = shapes.SHAPES[options.shape]
         shapes.write(folder / "models" / "model", shape.with_layers(options.layers) if options.layers else shape)
         bench = Bench(folder, options)
-        cold = bench.start("cold", "vllm")
+        cold = bench.start("cold", "vllm", vllm={"environment": {MULTIPROCESSING: "spawn"}})
         bench.make_pack()
         warm = bench.start("warm", "vllm")
         figures = [
@@ -135,7 +137,9 @@ class Bench:
                 print("".join(f"        {line[:200]}\n" for line in found[:SHOWN]), end="", flush=True)
 
     def make_pack(self) -> None:
-        command = [*INGOT, "cache", "pack", "--profile", str(self.profile("cold", "vllm")), "--out", str(self._pack)]
+        """Of the cold start."""
+        profile = self._folder / "cold.json"
+        command = [*INGOT, "cache", "pack", "--profile", str(profile), "--out", str(self._pack)]
         subprocess.run(command, env=self._variables(self._folder / "cold"), check=True)
 
     def _new_files(self, home: Path) -> list[str]:

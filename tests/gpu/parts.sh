@@ -69,8 +69,13 @@ unpack_vllm() {
     done
     [ ${#pids[@]} -gt 0 ] || return 0
     for archive in "${pids[@]}"; do wait "$archive"; done
-    # An image has the bytecode; a few of the files are templates of another Python's.
-    python3 -m compileall -q -j 0 "$site" > /dev/null 2>&1 || true
+    # An image has the bytecode, and this machine's Python writes none (2,100 files of torch, in each process anew); a few of
+    # the files are templates of another Python's.
+    PYTHONDONTWRITEBYTECODE= python3 -m compileall -q -j 0 "$site" $(python3 - <<'PY'
+from importlib.util import find_spec
+print(*(find_spec(name).submodule_search_locations[0] for name in ("torch", "numpy") if find_spec(name)))
+PY
+    ) > /dev/null 2>&1 || true
 }
 
 find_vllm() {

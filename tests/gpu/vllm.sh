@@ -6,11 +6,12 @@
 #   tests/gpu/vllm.sh prepare       where there are a network and pip, as for tests/gpu/peer.sh
 #   tests/gpu/vllm.sh unpack        on the GPU machine: unpacks the archives of .gpu-vllm that this call brought, and reads into memory
 #                                   what a start of vLLM imports. All of them are too much for one call
-#   tests/gpu/vllm.sh [PART ...]    on the GPU machine: dense (8B of Qwen3's shape), moe (a third of the layers of Qwen3-30B-A3B,
-#                                   in FP8), or both, one after the other. INGOT_GPU_CAST names a cast; without one the kernels are cast
-#                                   while the first model is written
+#   tests/gpu/vllm.sh [PART ...]    on the GPU machine: dense (8B of Qwen3's shape) and moe (a third of the layers of Qwen3-30B-A3B,
+#                                   in FP8), one after the other; by name also failures (tests/gpu/vllm_failures.py: starts that cannot
+#                                   go well, all at once). INGOT_GPU_CAST names a cast for Ingot's own engine; `none` leaves it out, and
+#                                   without one the kernels are cast first
 #
-# It ends within INGOT_GPU_SECONDS (255 for each part). INGOT_GPU_KEPT (/tmp/ingot-gpu) keeps vLLM and the cast for later calls.
+# It ends within INGOT_GPU_SECONDS (255 for each of the first two parts, 100 for the third). INGOT_GPU_KEPT (/tmp/ingot-gpu) keeps vLLM and the cast for later calls.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/gpu/parts.sh
@@ -36,13 +37,14 @@ if [ "${1:-}" = unpack ]; then
 fi
 
 declare -A shapes=([dense]="--shape qwen3-8b" [moe]="--shape qwen3-30b-a3b-fp8 --layers 16")
+declare -A limits=([dense]=255 [moe]=255 [failures]=100)
 parts=("${@:-dense moe}")
 [ $# -gt 0 ] || parts=(dense moe)
 for part in "${parts[@]}"; do
-    [ -n "${shapes[$part]:-}" ] || { echo "There is no part '$part'. Name some of: dense moe." >&2; exit 2; }
+    [ -n "${limits[$part]:-}" ] || { echo "There is no part '$part'. Name some of: dense moe failures." >&2; exit 2; }
+    all=$((${all:-0} + limits[$part]))
 done
-limit=255
-total="${INGOT_GPU_SECONDS:-$((limit * ${#parts[@]}))}"
+total="${INGOT_GPU_SECONDS:-$all}"
 grace=20  # to end a server
 set_up
 find_vllm tests/gpu/vllm.sh
@@ -54,11 +56,13 @@ if [ -z "${INGOT_GPU_CAST:-}" ]; then
     fi
     [ ! -d "$kept/cast" ] || export INGOT_GPU_CAST="$kept/cast"
 fi
-export INGOT_CAST="${INGOT_GPU_CAST:-}"
+export INGOT_CAST="${INGOT_GPU_CAST#none}"
 [ -n "$INGOT_CAST" ] || unset INGOT_CAST
 for part in "${parts[@]}"; do
     left=$((total - SECONDS - grace))
-    [ "$left" -le "$limit" ] || left=$limit
-    run "$part" "$limit" "python3 -m tests.bench.warm --device cuda --seconds $left --keep ${OUT:-$work}/$part ${shapes[$part]}" || true
+    [ "$left" -le $((limits[$part] - grace)) ] || left=$((limits[$part] - grace))
+    command="python3 -m tests.bench.warm --device cuda ${shapes[$part]:-}"
+    [ "$part" != failures ] || command="python3 -m tests.gpu.vllm_failures"
+    run "$part" "${limits[$part]}" "$command --seconds $left --keep ${OUT:-$work}/$part" || true
 done
 conclude
