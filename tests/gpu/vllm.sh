@@ -48,7 +48,7 @@ total="${INGOT_GPU_SECONDS:-$all}"
 grace=20  # to end a server
 set_up
 find_vllm tests/gpu/vllm.sh
-read_ahead 60
+[ "${parts[0]}" = failures ] || read_ahead 60  # its starts read as much
 echo "vLLM is there after $SECONDS s"
 if [ -z "${INGOT_GPU_CAST:-}" ]; then
     if [ ! -d "$kept/cast" ]; then
