@@ -15,8 +15,9 @@ def test_what_every_model_may_load_is_for_every_architecture(architecture):
     assert "sampling" in usual  # vLLM takes FlashInfer's sampler unless it is told not to
     everything = [module.name for module in modules(architecture.number, ["all"])]
     assert set(usual) <= set(everything)
-    others = {f"fused_moe_{number}" for number in (90, 100, 120)} & set(everything)
-    assert len(others) == (architecture.capability[0] >= 9)
+    for stem, least in (("fused_moe_", 90), ("fp4_quantization_", 100), ("fp4_gemm_cutlass", 100)):
+        of = [name for name in everything if name.startswith(stem)]
+        assert len(of) == (architecture.number >= least), of
 
 
 def test_one_can_be_named():
