@@ -32,6 +32,8 @@ LINES = (
      "larger than the available (1.0 GiB); estimated maximum model length is 4432."),
     ("memory", "gpu-memory-held-by-others", "ValueError: Free memory on device cuda:0 (10.0/40.0 GiB) on startup is less than "
      "desired GPU memory utilization (0.9, 36.0 GiB)."),
+    ("memory", "gpu-memory-released-meanwhile", "AssertionError: Error in memory profiling. Initial free memory 54.6 GiB, "
+     "current free memory 60.1 GiB. This happens when other processes sharing the same container release GPU memory."),
     ("memory", "gpu-out-of-memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
      "capacity of 23.50 GiB of which 1.25 GiB is free."),
     ("memory", "host-out-of-memory", "OSError: [Errno 12] Cannot allocate memory"),
@@ -49,6 +51,12 @@ LINES = (
     ("jit-toolchain", "header-missing", "/tmp/a.cu:1:10: fatal error: cublasLt.h: No such file or directory"),
     ("jit-toolchain", "ptxas-too-old", "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'"),
     ("jit-toolchain", "deepgemm-unusable", "RuntimeError: DeepGEMM backend is not available or outdated."),
+    ("backend", "chosen-backend-for-experts", "ValueError: FP8 MoE backend 'DEEPGEMM' does not support the deployment "
+     "configuration since kernel does not support current device cuda."),
+    ("backend", "chosen-backend-for-experts", "ValueError: Unquantized MoE backend FlashInfer CUTLASS does not support the "
+     "deployment configuration."),
+    ("backend", "chosen-backend-for-experts", "ValueError: moe_backend='deep_gemm' is not supported for unquantized MoE. "
+     "Expected one of ['triton']."),
     ("driver", "driver-too-old-for-image", "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0"),
     ("driver", "container-toolkit-missing", 'docker: could not select device driver "" with capabilities: [[gpu]].'),
     ("driver", "nvml-mismatch", "Failed to initialize NVML: Driver/library version mismatch"),

@@ -33,6 +33,7 @@ CATALOGUE: tuple[Cause, ...] = (
     *memory.CAUSES,
     *kernel_crash.CAUSES,
     *arch.CAUSES,
+    *backend.CHOSEN,
     *jit_toolchain.CAUSES,
     *driver.CAUSES,
     *nccl.CAUSES,

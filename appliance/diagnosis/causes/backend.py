@@ -4,6 +4,28 @@ from appliance.diagnosis.cause import Cause
 
 _AUTO = {"backends": None}
 
+_REFUSED = r"(?:does not support the deployment|is not supported for)"
+# Before all that blames a library for a word in their names. vLLM says them of one backend, which somebody has chosen.
+CHOSEN = (
+    Cause(
+        family="backend",
+        name="chosen-backend-for-experts",
+        signs=("moe backend", "moe_backend"),
+        pattern=rf"moe[ _]backend[ =]'?(?P<backend>(?:BATCHED_)?DEEP_?GEMM)'? {_REFUSED}",
+        summary="The backend {backend}, which was chosen for the experts, is not installed or does not fit this model.",
+        fix="Let the engine choose the backend, and turn DeepGEMM off.",
+        patch={"backends.moe": "auto", "vllm.environment.VLLM_USE_DEEP_GEMM": "0"},
+    ),
+    Cause(
+        family="backend",
+        name="chosen-backend-for-experts",
+        signs=("moe backend", "moe_backend"),
+        pattern=rf"moe[ _]backend[ =]'?(?P<backend>[A-Za-z0-9_]{{1,40}}(?: [A-Za-z0-9_]{{1,40}}){{0,3}})'? {_REFUSED}",
+        summary="The backend {backend}, which was chosen for the experts, is not installed or does not fit this model.",
+        fix="Let the engine choose the backend.",
+        patch={"backends.moe": "auto"},
+    ),
+)
 CAUSES = (
     Cause(
         family="backend",

@@ -115,6 +115,17 @@ CAUSES = (
     ),
     Cause(
         family="memory",
+        name="gpu-memory-released-meanwhile",
+        signs=("error in memory profiling", "memory profiling detected", "initial free memory"),
+        pattern=r"initial free memory.{0,20}?(?P<before>\d[\d.]{0,15}).{0,60}?"
+        r"current free memory.{0,20}?(?P<after>\d[\d.]{0,15})",
+        summary="While the engine measured its memory, another process gave some of the GPU's back: {before} was free "
+        "before and {after} after.",
+        fix="Start it again once no other process comes or goes on this GPU, or say how large the cache is to be "
+        "(kv-cache-memory-bytes): then nothing is measured.",
+    ),
+    Cause(
+        family="memory",
         name="gpu-memory-held-by-others",
         signs=("less than desired gpu memory utilization", "less than desired cpu memory utilization",
                "memory profiling detected", "initial free memory"),

@@ -69,8 +69,8 @@ ROWS: Final = (
                   "otherwise", applies=_names_another_backend, engines=_VLLM),
     Contradiction("VLLM_USE_DEEP_GEMM", _YES, "asks for DeepGEMM, which fails on sm_12x with \"Unknown recipe\"",
                   Severity.ERROR, _on_sm12x, _VLLM, "https://github.com/vllm-project/vllm/issues/47169"),
-    Contradiction("VLLM_USE_DEEP_GEMM", _YES, "asks for DeepGEMM, which is not installed, so its warm-up would "
-                                              "fail the launch",
+    Contradiction("VLLM_USE_DEEP_GEMM", _YES, "asks for DeepGEMM, which is not installed: vLLM refuses experts in FP8 "
+                  "then, and in some versions its warm-up ends every launch",
                   Severity.ERROR, _lacks_deep_gemm, _VLLM, "https://github.com/vllm-project/vllm/issues/41849"),
     Contradiction("VLLM_WORKER_MULTIPROC_METHOD", r"fork", "forks workers, and CUDA cannot be used in a fork "
                                                            "once it has "
