@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from appliance.diagnosis.model_values import ModelValue
-from appliance.diagnosis.named_settings import VARIABLE, fix_of, setting_named
+from appliance.diagnosis.named_settings import VARIABLE, fix_of, respelt, setting_named
 from appliance.diagnosis.owner_settings import OF_FAMILY, with_settings_of
 from appliance.diagnosis.provenance import LaunchSettings, nearest_choice
 from appliance.diagnosis.raise_sites.lookup import FoundSite
@@ -22,6 +22,9 @@ SETTINGS_FAMILY = "config"
 MODEL_FAMILIES = ("model-config", "quant-dtype", "weights", "backend")
 # Rows that know only that a setting was refused.
 GENERAL_CAUSES = ("argument-value", "setting-refused", "setting-out-of-range")
+# Rows of flags that do not exist, and of values that are no JSON.
+UNKNOWN_ARGUMENT = "unknown-argument"
+NOT_JSON = "argument-not-json"
 # Rows of what cannot be imported, which a setting may have named.
 IMPORT_CAUSES = ("package-missing", "call-does-not-fit", "import-name-missing")
 NOT_IMPORTED = re.compile(
@@ -57,14 +60,18 @@ def with_origin(
 
 def _with_named(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
     """With a fix of the setting that the message names, where there was only a general one."""
+    if found.cause == UNKNOWN_ARGUMENT:
+        other = respelt(message, settings)
+        return found if other is None else msgspec.structs.replace(found, fix=other)
     named = setting_named(message) if found.family in (None, SETTINGS_FAMILY) else None
     if named is None or found.fix is None or found.fix.patch or found.fix.command:
         return found
+    changed = fix_of(named, message, settings)
+    if found.cause == NOT_JSON:  # how it is to be written is better than that it may go
+        return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, patch=changed.patch))
     if found.cause not in (None, UNRECOGNISED, *GENERAL_CAUSES):
         return found
-    return msgspec.structs.replace(
-        found, family=SETTINGS_FAMILY, cause=found.cause or UNRECOGNISED, fix=fix_of(named, message, settings)
-    )
+    return msgspec.structs.replace(found, family=SETTINGS_FAMILY, cause=found.cause or UNRECOGNISED, fix=changed)
 
 
 def _with_model_value(found: Diagnosis, value: ModelValue, settings: LaunchSettings) -> Diagnosis:

@@ -49,6 +49,8 @@ TOLERATED = (
     "no plugin found", "tuner/plugin", "profiler/plugin", "model info cache", "nccl info", "call to bind failed",
     "ras failed", "cannot use fa version", "failed to import triton", "error retrieving",
 )  # fmt: skip
+# How argparse ends a program, whatever it then says of the argument.
+REFUSED_ARGUMENT = ": error: argument "
 # What pydantic says of a setting, under a heading that a logger may have swallowed.
 VALIDATION = ("Value error, ", "Assertion failed, ")
 # A line of `kubectl describe`.
@@ -127,7 +129,7 @@ def error_line(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine |
         return None  # a line of code
     if dressed.level in WARNINGS or "warning: " in lowered:
         return ErrorLine(EvidenceLine(line.number, words), "warning", exception)
-    if _holds(lowered, ADVICE):
+    if _holds(lowered, ADVICE) and REFUSED_ARGUMENT not in lowered:
         return None
     if exception is not None:
         exception = with_lines_around(exception, lines)

@@ -3,6 +3,7 @@ or an option of the engine's."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Any
 
@@ -30,6 +31,12 @@ OF_CLASS = re.compile(r"validation errors? for ([A-Z]\w{1,40}Config)\b")
 HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # How argparse refuses a command line, and the programs whose options are those of a profile.
 USAGE = re.compile(r"(?:^|[\s:])(?P<program>[\w.-]{1,80})(?: [\w-]{1,40}){0,2}: error: ", re.MULTILINE)
+UNKNOWN_ARGUMENT = re.compile(
+    r"unrecognized arguments: (?P<flag>--[a-z][\w-]{1,60})(?:[= ](?P<value>[\w.+-]{1,60}))?\s{0,4}$", re.MULTILINE
+)
+ALIKE = 0.85  # so much of a flag's name is that of one that exists
+# A command that a message quotes, whose flags are its own.
+QUOTED_COMMAND = re.compile(r"\bCommand (?:'[^'\n]{1,400}'|\[[^\]\n]{1,400}\])")
 OURS = re.compile(r"(?:vllm|ingot|api_server\.py|EngineArgs)", re.IGNORECASE)
 REFUSED = re.compile(r"invalid choice: '?(?P<value>[^'\n(]{1,80}?)'?(?: \(|$)")
 
@@ -41,7 +48,7 @@ def is_subject(message: str) -> bool:
 
 def setting_named(message: str) -> str | None:
     """As it is set: --flag, or VARIABLE."""
-    said = without_dumps(message[:MAX_TEXT])
+    said = QUOTED_COMMAND.sub("", without_dumps(message[:MAX_TEXT]))
     if (flag := FLAG.search(said)) is not None and said[flag.start() :].startswith("--"):
         return f"--{flag[1]}"
     if (subject := SUBJECT.match(said.lstrip())) is not None:
@@ -69,6 +76,25 @@ def fix_of(name: str, message: str, settings: LaunchSettings) -> Fix:
         return Fix(text=f"Set {name} to {nearest}, or remove it.", patch=_patch(name, nearest, said, settings))
     removed = None if settings.of_a_profile or not is_settable(name) else _patch(name, None, said, settings)
     return Fix(text=f"Correct {name}, or remove it to use its default.", patch=removed)
+
+
+def respelt(message: str, settings: LaunchSettings) -> Fix | None:
+    """The flag that an unknown one misspells, or that took its place, set to its value."""
+    from appliance.profile.vllm_options import GONE  # late: most logs name no setting
+
+    found = UNKNOWN_ARGUMENT.search(message[:MAX_TEXT])
+    if found is None or is_of_another_program(message):
+        return None
+    name = found["flag"].removeprefix("--").replace("_", "-")
+    now = GONE.get(name)
+    near = difflib.get_close_matches(name, _options() - {name}, n=1, cutoff=ALIKE)
+    if now is not None:
+        return Fix(text=f"Remove --{name}: this release has --{now} in its place.")
+    if not near:
+        return None
+    value = int(found["value"]) if (found["value"] or "").isdecimal() else found["value"]
+    patch = None if settings.of_a_profile or value is None else _patch(f"--{near[0]}", value, message, settings)
+    return Fix(text=f"Write --{near[0]} instead of --{name}.", patch=patch)
 
 
 def _patch(name: str, value: int | str | None, message: str, settings: LaunchSettings) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from appliance.diagnosis.searchable import Searchable
 
 # Lines that hold arguments and settings.
 DUMPS = (b"non-default args", b"with config", b"server_args=", b"args: namespace(", b" serve ", b"launch_server")
-REFUSALS = re.compile(r"\busage: |: error: ")
+REFUSALS = re.compile(r"\busage: |: error: |^Hint: ")
 MAX_LINES = 8
 _BEFORE = r"(?<![\w-])-{0,2}"
 _BETWEEN = r"['\"]?[=: ]{1,2}"

@@ -45,6 +45,8 @@ OF_FAMILY: Final[Mapping[str, tuple[str, ...]]] = {
     "quant-dtype": ("dtype", "kv_cache_dtype", "quantization"),
     "weights": ("load_format",),
 }
+# What a launch is not to do without because it failed.
+KEPT: Final = ("tls",)
 # What nothing but a setting brings into a launch.
 OF_SETTINGS: Final = ("config", "port")
 
@@ -58,13 +60,14 @@ def with_settings_of(found: Diagnosis, owner: str | None, settings: LaunchSettin
     if changed:
         values = ", ".join(f"{origin.key} is {origin.value[:MAX_VALUE]}" for origin in changed)
         keys = " and ".join(origin.key for origin in changed)
-        only = settings.fix_of(changed[0], "") if len(changed) == 1 and found.family in OF_SETTINGS else found.fix
+        alone = len(changed) == 1 and owner not in KEPT and found.family in OF_SETTINGS
+        only = settings.fix_of(changed[0], "") if alone else found.fix
         return msgspec.structs.replace(
             found,
             summary=f"{found.summary.rstrip('.')}. {values}.",
             fix=msgspec.structs.replace(
                 found.fix,
-                text=f"{found.fix.text} Here, {keys} decides that.",
+                text=f"{found.fix.text} Here, {keys} {'decides' if len(changed) == 1 else 'decide'} that.",
                 patch=only.patch,
                 command=only.command or found.fix.command,
             ),

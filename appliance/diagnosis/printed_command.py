@@ -15,13 +15,15 @@ from appliance.secret_names import is_secret_name
 SIGN = b"non-default args: {"
 PRINTED = re.compile(r"non-default args: (?P<arguments>\{.{0,8000}\})\s{0,8}$")
 MODEL = ("model_tag", "model")
+# What is not left out: there is nothing to serve, or it would be served without encryption.
+KEPT = (*MODEL, "ssl_")
 
 
 def changed_command(log: Searchable, key: str, value: str | None) -> str | None:
     """`vllm serve` with the arguments that a log prints, `key` set to `value` or left out. None where the log does not
-    print them whole, where `key` is not one of them, or where one of them is a secret."""
+    print them whole, where `key` is not one of them or must stay, or where one of them is a secret."""
     arguments = _printed(log)
-    if key not in arguments or key in MODEL or any(map(is_secret_name, arguments)):
+    if key not in arguments or key.startswith(KEPT) or any(map(is_secret_name, arguments)):
         return None
     model = next((arguments[name] for name in MODEL if name in arguments), None)
     if not isinstance(model, str):

@@ -8,10 +8,12 @@ import pytest
 
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
+from appliance.diagnosis.named_settings import setting_named
 from appliance.diagnosis.printed_command import changed_command
 from appliance.diagnosis.restoring import restoring_command
 from appliance.diagnosis.searchable import Searchable
 from appliance.protocol import Diagnosis
+from tests.diagnosis.test_owner_settings import traceback
 
 ARGUMENTS = (
     "INFO [api_utils.py:1] non-default args: {'model_tag': '/m/odd one', 'port': 8001, 'model': '/m/odd one', "
@@ -115,3 +117,58 @@ def test_a_number_is_raised_to_the_next_that_is_allowed() -> None:
     found = diagnose(number_lines(log), failed=True)
     assert found.fix is not None
     assert "--max-lora-rank to 8" in found.fix.text
+
+
+@pytest.mark.parametrize("setting", ["ssl_certfile", "ssl_keyfile"])
+def test_encryption_is_not_left_out(setting: str) -> None:
+    log = f"non-default args: {{'model': '/m', '{setting}': '/odd.pem'}}"
+    assert changed_command(_log(log), setting, None) is None
+    error = traceback("FileNotFoundError: [Errno 2] No such file or directory", "uvicorn/load_cert_chain.py")
+    found = diagnose(number_lines(f"{log}\n{error}"), failed=True)
+    assert found.cause == "tls-missing"
+    assert found.fix is not None
+    assert found.fix.command is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "patch", "named"),
+    [
+        ("--max-model-lenght 256", {"max-model-len": 256}, "--max-model-len"),
+        ("--gpu-memory-utilisation=0.5", None, "--gpu-memory-utilization"),
+        ("--task embed", None, "--runner"),
+        ("--frobnicate 3", None, "--frobnicate"),
+    ],
+)
+def test_an_unknown_flag_is_told_by_the_one_that_was_meant(
+    arguments: str, patch: dict[str, object] | None, named: str
+) -> None:
+    found = diagnose(number_lines(f"vllm: error: unrecognized arguments: {arguments}"), failed=True)
+    assert found.cause == "unknown-argument"
+    assert found.fix is not None
+    assert found.fix.patch == patch
+    assert named in found.fix.text
+
+
+def test_an_unknown_flag_of_another_program_is_its_own() -> None:
+    found = diagnose(number_lines("sglang: error: unrecognized arguments: --max-model-lenght 256"), failed=True)
+    assert found.fix is not None
+    assert found.fix.patch is None
+
+
+def test_what_is_no_json_can_be_left_out() -> None:
+    line = (
+        "vllm serve: error: argument --limit-mm-per-prompt: Value a=3 cannot be converted to <function loads at 0x1>."
+    )
+    found = diagnose(number_lines(line), failed=True)
+    assert found.cause == "argument-not-json"
+    assert found.fix is not None
+    assert found.fix.patch == {"vllm.extra-args.limit-mm-per-prompt": None}
+
+
+def test_an_argument_that_argparse_ignores_is_refused() -> None:
+    line = "vllm serve: error: argument --odd/--no-odd: ignored explicit argument 'maybe'"
+    assert diagnose(number_lines(line)).cause == "argument-value"
+
+
+def test_a_flag_of_a_quoted_command_is_no_setting() -> None:
+    assert setting_named("Command 'lscpu --seed=1' returned non-zero exit status 1.") is None

@@ -90,6 +90,26 @@ CAUSES = (
     ),
     Cause(
         family="abi",
+        name="python-without-library",
+        signs=("no module named 'encodings'", "failed to get the python codec"),
+        summary="Python cannot start: it does not find its own standard library.",
+        fix="Remove PYTHONHOME and PYTHONPATH from the engine's environment. If they are not set there, install Python "
+        "again.",
+        line=True,
+        deadly=True,
+    ),
+    Cause(
+        family="abi",
+        name="library-damaged",
+        signs=("file too short", "invalid elf header", "wrong elf class"),
+        pattern=r"(?P<path>/[^\s:'\"]{1,300}\.so[\d.]{0,12}): "
+        r"(?P<why>file too short|invalid ELF header|wrong ELF class)",
+        summary="The shared library {path} is damaged, or made for another system ({why}).",
+        fix="Remove {path}, or its folder from LD_LIBRARY_PATH, so that the right one is found; or copy it again.",
+        line=True,
+    ),
+    Cause(
+        family="abi",
         name="package-missing",
         signs=("no module named",),
         pattern=r"No module named '?(?P<module>[\w.]{1,80})",

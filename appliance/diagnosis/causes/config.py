@@ -61,7 +61,7 @@ CAUSES = (
                "invalid int value", "invalid float value", "not allowed with argument", "invalid value",
                "error: argument", "invalid json string", "cannot be converted", "invalid loads value",
                "invalid parse_type value"),
-        pattern=r"^(?:[^\n]{0,200}?error: )?(?:argument [^:\n]{1,80}: )?(?P<why>[^\n]{0,80}?(?:invalid|expected"
+        pattern=r"^(?:[^\n]{0,200}?error: )?(?:argument [^:\n]{1,80}: )?(?P<why>[^\n]{0,80}?(?:invalid|expected|ignored"
         r"|required"
         r"|not allowed|cannot be converted|validation error|must be|should be)[^\n]{0,160})",
         details=r"argument (?P<argument>--?[\w-]{1,80})",
@@ -175,6 +175,23 @@ CAUSES = (
     ),
     Cause(
         family="config",
+        name="lora-off",
+        signs=("lora is not enabled", "lora not enabled"),
+        summary="The launch names LoRA adapters, and LoRA is not turned on.",
+        fix="Add --enable-lora, or start without --lora-modules.",
+    ),
+    Cause(
+        family="config",
+        name="python-variable",
+        signs=("fatal python error",),
+        pattern=r"Fatal Python error: \w{1,80}: (?P<variable>PYTHON[A-Z]{2,40}) (?P<why>must [^\n]{1,200})",
+        summary="Python cannot start: {variable} {why}.",
+        fix="Correct {variable} in the engine's environment, or remove it.",
+        line=True,
+        deadly=True,
+    ),
+    Cause(
+        family="config",
         name="lora-rank",
         signs=("lora rank",),
         pattern=r"LoRA rank (?P<rank>\d{1,5}) is greater than max_lora_rank (?P<most>\d{1,5})",
@@ -189,6 +206,7 @@ CAUSES = (
         pattern=r"greater|exceed|not support|must|invalid|fail|missing|no such|not enabled|error|cannot",
         summary="A LoRA adapter does not match the engine's settings, or the model does not support adapters.",
         fix="Raise max-lora-rank to the adapter's rank, or remove the adapter.",
+        broad=True,
     ),
     Cause(
         family="config",

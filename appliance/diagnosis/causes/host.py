@@ -84,6 +84,14 @@ CAUSES = (
     ),
     Cause(
         family="host",
+        name="program-missing",
+        signs=("returned non-zero exit status 127",),
+        pattern=r"Command (?:'|\[')(?P<program>[\w./+-]{1,120})[^\n]{0,400} returned non-zero exit status 127",
+        summary="The engine ran {program}, which does not exist here, or not in PATH.",
+        fix="Install {program} where the engine runs, or add its folder to PATH.",
+    ),
+    Cause(
+        family="host",
         name="path-refused",
         signs=("[errno 36]", "[errno 40]"),
         pattern=r"(?P<why>File name too long|Too many levels of symbolic links)(?:: '(?P<path>[^'\n]{1,300})')?",

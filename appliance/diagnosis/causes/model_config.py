@@ -20,7 +20,8 @@ CAUSES = (
         family="model-config",
         name="context-too-long",
         signs=("context_length", "context length", "max_model_len"),
-        pattern=r"(?:context.length|max_model_len).{0,80}(?:greater|larger|longer|exceeds?)\b.{0,40}(?:derived|model"
+        pattern=r"^(?!.{0,300}Input should).{0,2000}?"
+        r"(?:context.length|max_model_len).{0,80}(?:greater|larger|longer|exceeds?)\b.{0,40}(?:derived|model"
         r"|than)",
         summary="The profile asks for a longer context than the model supports.",
         fix="Remove max-model-len to use the model's own context length.",
@@ -35,6 +36,15 @@ CAUSES = (
         summary="The model's {heads} attention heads cannot be split over {size} GPUs.",
         fix="Use a number of GPUs that divides {heads}.",
         patch={"tensor-parallel-size": largest_divisor("heads", "size")},
+    ),
+    Cause(
+        family="model-config",
+        name="kv-heads-not-divisible",
+        signs=("num_heads", "num_attention_heads"),
+        pattern=r"heads \(?(?P<heads>\d{1,5})\)?.{0,60}?divisible by num_(?:kv|key_value)_heads \(?(?P<shared>\d{1,5})",
+        summary="The model's {heads} attention heads cannot share {shared} key-value heads evenly.",
+        fix="Correct num_attention_heads and num_key_value_heads in the model's config.json: the first must be a "
+        "multiple of the second.",
     ),
     Cause(
         family="model-config",

@@ -32,7 +32,7 @@ VLLM_SITE: tuple[Fault, ...] = (
           Expect(("AF_UNIX|too long", "uds"), family="port|config", causes=("socket-too-large",)),
           added=(LONG_SOCKET,)),
     Fault("no folder for the engine's sockets", "vllm", "start",
-          Expect(("/nowhere/rpc",), family="port|config|host", causes=("engine-socket-missing",)),
+          Expect(("/nowhere/rpc",), family="port|config|host", causes=("ipc-folder-missing",)),
           variables={"VLLM_RPC_BASE_PATH": "/nowhere/rpc"}),
     # -- adapters and templates ----------------------------------------------------------------------------------------
     Fault("no adapter", "vllm", "start",
