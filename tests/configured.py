@@ -18,7 +18,7 @@ from kernels.cast.setting import CAST, cast_summary
 
 def engine_config(folder: Path, *, wanted: Mapping[str, str] | None = None, **values: Any) -> EngineConfig:
     """`wanted` are a profile's `backends`; `values` are fields of EngineConfig, of which a test says otherwise."""
-    values = {
+    defaults: dict[str, Any] = {
         "model_folder": str(folder),
         "device": "cpu",
         "dtype": "float32",
@@ -27,7 +27,8 @@ def engine_config(folder: Path, *, wanted: Mapping[str, str] | None = None, **va
         "max_num_batched_tokens": 64,
         "block_size": 16,
         "num_blocks": 128,
-    } | values
+    }
+    values = defaults | values
     values.setdefault("kv_cache_dtype", values["dtype"])
     if (folder / "config.json").exists():
         others = pool_windows(read_config(folder).cache_specs, values["max_model_len"])[1:]

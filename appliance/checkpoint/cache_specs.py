@@ -128,21 +128,23 @@ def block_multiple(specs: Sequence[CacheSpec]) -> int:
     return math.lcm(*(spec.ratio for spec in specs if isinstance(spec, Compressed | CompressedKeys)))
 
 
-def pool_windows(specs: Sequence[CacheSpec], max_model_len: int) -> tuple[int | None, ...]:
+def pool_windows(specs: Sequence[CacheSpec], max_model_len: int | None = None) -> tuple[int | None, ...]:
     """The windows of the pools that pages are kept in, for contexts of up to `max_model_len` tokens: None, of layers
     that look at every token, before the others, then the longest. Layers whose window is as long as a context look at
     every token; there is always a first pool."""
-    windows = {_window(spec, max_model_len) for spec in specs if not isinstance(spec, State)}
-    return tuple(sorted(windows, key=lambda window: -(window or max_model_len))) or (None,)
+    windows = {_window(spec) for spec in specs if not isinstance(spec, State)}
+    if max_model_len is not None:
+        windows = {None if window is None or window >= max_model_len else window for window in windows}
+    return tuple(sorted(windows, key=lambda window: (window is not None, -(window or 0)))) or (None,)
 
 
-def of_pool(specs: Sequence[CacheSpec], window: int | None, max_model_len: int) -> list[CacheSpec]:
-    """Those whose pages are in the pool with that window, in their order."""
-    return [spec for spec in specs if not isinstance(spec, State) and _window(spec, max_model_len) == window]
+def of_pool(specs: Sequence[CacheSpec], window: int | None) -> list[CacheSpec]:
+    """Those with that window whose pages are in a pool, in their order."""
+    return [spec for spec in specs if not isinstance(spec, State) and _window(spec) == window]
 
 
-def _window(spec: CacheSpec, max_model_len: int) -> int | None:
-    return spec.window if isinstance(spec, SlidingWindow) and spec.window < max_model_len else None
+def _window(spec: CacheSpec) -> int | None:
+    return spec.window if isinstance(spec, SlidingWindow) else None
 
 
 def bytes_per_token(specs: Sequence[CacheSpec], item_bytes: int, block_size: int = 1) -> int:

@@ -86,10 +86,12 @@ def _memory(report: Report) -> str:
     if plan.fits:
         states = f"{size_text(plan.state_bytes)} of states; " if plan.state_bytes else ""
         copies = f" and {plan.num_snapshots:,} copies of states" if plan.state_bytes else ""
-        return (
-            f"Memory: {size_text(plan.weight_bytes)} of weights; {states}the KV cache holds "
-            f"{plan.num_blocks * plan.block_size:,} tokens{copies}."
+        pools = ", ".join(
+            f"{pool.num_blocks * plan.block_size:,} tokens"
+            + (f" in layers with a window of {pool.window:,}" if pool.window else "")
+            for pool in plan.pools
         )
+        return f"Memory: {size_text(plan.weight_bytes)} of weights; {states}the KV cache holds {pools}{copies}."
     needed, there = size_text(plan.needed_bytes), size_text(plan.available_bytes)
     return f"Memory: does not fit; needs {needed}, but only {there} is available."
 

@@ -117,7 +117,11 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     elif profile.max_model_len is None:
         values["max-model-len"] = EffectiveValue(memory.max_model_len, "model", "the model's own limit")
     if profile.kv_cache_memory_bytes is None:
-        why = f"{memory.num_blocks:,} blocks of {size_text(memory.bytes_per_token * memory.block_size)}"
+        why = ", ".join(
+            f"{pool.num_blocks:,} blocks of {size_text(pool.block_bytes)}"
+            + (f" for windows of {pool.window:,} tokens" if pool.window else "")
+            for pool in memory.pools
+        )
         values["kv-cache-memory-bytes"] = EffectiveValue(memory.cache_bytes, "engine", why)
     values |= backend_values(profile, context, selection)
     return Effective(

@@ -111,6 +111,7 @@ class NativePlan(LaunchPlan):
             max_num_batched_tokens=profile.max_num_batched_tokens,
             block_size=self.memory.block_size,
             num_blocks=self.memory.num_blocks,
+            window_blocks=self.memory.window_blocks,
             num_snapshots=self.memory.num_snapshots,
             prefix_caching=profile.prefix_caching,
             enforce_eager=effective["enforce-eager"].value,

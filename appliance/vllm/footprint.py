@@ -45,6 +45,7 @@ class VllmFootprint:
     takes_all: bool
 
     reserves_states = False  # which are kept in blocks as well
+    has_pools = False
     spare_blocks = 1  # the null block
 
     def graph_bytes(self, _max_model_len: int) -> int:

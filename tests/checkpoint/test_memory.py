@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.checkpoint.cache_specs import State, StatePart
+from appliance.checkpoint.cache_specs import SlidingWindow, State, StatePart, pool_windows
 from appliance.checkpoint.config import ModelConfig, read_config
 from appliance.checkpoint.memory import (
     COPIES_PER_SEQUENCE,
@@ -27,6 +27,8 @@ from appliance.checkpoint.memory import (
 from appliance.checkpoint.memory.native import NCCL_BYTES, SET_SEGMENTS_BYTES
 from appliance.checkpoint.safetensors import read_index
 from appliance.checkpoint.sharding import sharded
+from appliance.engine.block_pool import BlockPool
+from appliance.engine.cache_manager import CacheManager
 from kernels.all_reduce import shared_bytes
 from tests.tiny import ALIGNED, BASE, FAMILIES, FP8, write_checkpoint
 
@@ -227,3 +229,76 @@ def test_what_is_planned_holds(llama_8b: ModelConfig, device: str, available: in
         assert plan(llama_8b, device, available, **again).fits
         longer = limits | {"max_model_len": result.longest_context + result.block_size}
         assert longer["max_model_len"] > result.max_model_len or not plan(llama_8b, device, available, **longer).fits
+
+
+# ------------------------------------------------------------------------------------------------------------- windows
+
+
+def windowed(config: ModelConfig, windows: dict[int, int]) -> ModelConfig:
+    """With `windows`: of each layer that has one, its length."""
+    layers = [
+        msgspec.structs.replace(layer, cache=SlidingWindow(num_kv_heads=8, head_dim=128, window=windows[number]))
+        if number in windows
+        else layer
+        for number, layer in enumerate(config.layers)
+    ]
+    return msgspec.structs.replace(config, layers=tuple(layers))
+
+
+def test_where_all_layers_have_a_window_a_context_takes_it_and_a_chunk(llama_8b: ModelConfig) -> None:
+    mistral = windowed(llama_8b, dict.fromkeys(range(32), 4096))
+    full, windows = (plan(config, "cuda", 24 * GIB, max_model_len=32768) for config in (llama_8b, mistral))
+    (pool,) = windows.pools
+    assert (pool.window, pool.block_bytes) == (4096, 16 * 128 * 1024)
+    assert (full.fitting.at_full_length, windows.fitting.at_full_length) == (2, 15)
+    assert windows.bytes_per_token == full.bytes_per_token
+
+
+def test_windows_get_what_they_can_use_up_to_half_and_every_context_fits_once(llama_8b: ModelConfig) -> None:
+    """As in Gemma 3: five layers of six look at 1,024 tokens."""
+    gemma = windowed(llama_8b, {number: 1024 for number in range(32) if number % 6 != 5})
+    found = plan(gemma, "cuda", 40 * GIB, max_model_len=65536)
+    full, window = found.pools
+    assert (full.window, window.window) == (None, 1024)
+    assert found.window_blocks == {1024: window.num_blocks}
+    assert full.num_blocks * 16 > 65536
+    assert window.num_blocks * window.block_bytes <= found.cache_bytes / 2
+    assert (
+        found.fitting.at_full_length >= 4 * plan(llama_8b, "cuda", 40 * GIB, max_model_len=65536).fitting.at_full_length
+    )
+    assert found.cache_bytes == sum(pool.num_blocks * pool.block_bytes for pool in found.pools)
+
+
+def test_small_windows_of_all_sequences_leave_the_rest_to_the_other_layers(llama_8b: ModelConfig) -> None:
+    """As in gpt-oss: every other layer looks at 128 tokens."""
+    found = plan(windowed(llama_8b, dict.fromkeys(range(0, 32, 2), 128)), "cuda", 64 * GIB, max_model_len=65536)
+    assert found.window_blocks == {128: 2 * 256 * 10 + 2 * 2048 // 16 + 1}
+
+
+def test_a_window_as_long_as_the_context_keeps_every_token(llama_8b: ModelConfig) -> None:
+    config = windowed(llama_8b, dict.fromkeys(range(16), 4096))
+    assert plan(config, "cuda", 40 * GIB, max_model_len=4096) == plan(llama_8b, "cuda", 40 * GIB, max_model_len=4096)
+    assert plan(config, "cuda", 40 * GIB, max_model_len=4097).pools[1].window == 4096
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    windows=st.dictionaries(st.integers(0, 31), st.sampled_from([1, 128, 1000, 4096]), min_size=1),
+    available=st.integers(16 * GIB, 100 * GIB),
+    max_model_len=st.none() | st.integers(1, 1 << 18),
+    max_num_seqs=st.integers(1, 1024),
+    max_num_batched_tokens=st.integers(1, 1 << 14),
+    block_size=st.sampled_from([8, 16, 128]),
+    kv_cache_memory_bytes=st.none() | st.integers(1, 60 * GIB),
+)
+def test_what_is_planned_for_windows_is_what_the_engine_asks_for(
+    llama_8b: ModelConfig, windows: dict[int, int], available: int, **limits: Any
+) -> None:
+    config = windowed(llama_8b, windows)
+    found = plan(config, "cuda", available, **limits)
+    assert tuple(pool.window for pool in found.pools) == pool_windows(config.cache_specs, found.max_model_len)
+    cache = CacheManager(*(BlockPool(pool.num_blocks, found.block_size, pool.window) for pool in found.pools))
+    assert cache.holds(found.max_model_len)
+    if found.fits:
+        assert found.needed_bytes <= available
+        assert found.fitting.at_full_length >= 1

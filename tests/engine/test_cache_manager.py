@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from appliance.checkpoint.memory.cache_shape import CacheShape, Windowed
+from appliance.checkpoint.memory.pools import divided, most_sequences, needs
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache_manager import MOST_FORKS, TURN_GRID
 from appliance.engine.request import Request
@@ -229,6 +231,29 @@ def test_windows_of_many_sequences_fit_where_their_contexts_would_not():
     run.drain()
     assert run.scheduler.num_preemptions == 0
     assert run.answers == {str(n): answer(numbers(400, 1000 * n), 20, 500) for n in range(4)}
+
+
+@pytest.mark.parametrize("windows", [(40,), (40, 9)], ids=str)
+@pytest.mark.parametrize("every", [0, 1024], ids=["only windows", "mixed"])
+def test_as_many_sequences_run_at_a_time_as_the_plan_says(every, windows):
+    shape = CacheShape(bytes_per_token=every, windows=tuple(Windowed(window, 1024) for window in windows))
+    limits = {"block_size": 4, "chunk": 16, "spare": 1}
+    wanted = needs(shape, 200, sequences=32, remembers=True, **limits)
+    for room in range(sum(need.least * need.block_bytes for need in wanted), 4 << 20, 200_000):
+        pools = divided(room, wanted, capped=True)
+        count = most_sequences(pools, 200, **limits)
+        run = Run(
+            num_blocks=pools[0].num_blocks if every else None,
+            windows=[Window(pool.window, pool.num_blocks) for pool in pools if pool.window is not None],
+            context=200, budget=16, snapshots=None, seqs=32,
+        )  # fmt: skip
+        for number in range(min(count, 32)):
+            run.add(str(number), numbers(150, 1000 * number), 50)
+        for _ in range(3):  # a step hashes so many blocks
+            run.step()
+        assert run.scheduler.num_running == min(count, 32) > 0
+        run.drain()
+        assert run.scheduler.num_preemptions == 0, (room, count)
 
 
 def test_the_first_prompt_goes_on_in_the_least_pool_whoever_else_asks():

@@ -119,6 +119,7 @@ def measured(folder: Path, front_door: FrontDoor, effective: Effective, sequence
         max_num_batched_tokens=value["max-num-batched-tokens"].value,
         block_size=plan.block_size,
         num_blocks=plan.num_blocks,
+        window_blocks=plan.window_blocks,
         backends=chosen_names(effective.selection),
     )
     process = subprocess.Popen([*CORE, str(front_door.folder)], start_new_session=True)

@@ -113,6 +113,7 @@ def engine_config(folder: Path, effective: Effective) -> dict[str, Any]:
         max_num_batched_tokens=effective["max-num-batched-tokens"].value,
         block_size=plan.block_size,
         num_blocks=plan.num_blocks,
+        window_blocks=plan.window_blocks,
         enforce_eager=effective["enforce-eager"].value,
         keep_fp8=effective.context.fp8_blocks is not None,
         prefill_graphs=graphs_hold_prefills(chosen_names(effective.selection)),

@@ -44,8 +44,8 @@ def roomy(folder) -> Engine:
     engine = make_engine(folder, prefix_caching=False, window_blocks={}, max_num_batched_tokens=512)
     for pool in engine.scheduler.cache._pools:
         pool.window = None
-    for place, pool in enumerate(engine._runner._inputs._pools):
-        engine._runner._inputs._pools[place] = pool._replace(window=None)
+    inputs = engine._runner._inputs
+    inputs._pools = [pool._replace(window=None) for pool in inputs._pools]
     return engine
 
 

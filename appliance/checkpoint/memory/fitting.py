@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 
 import msgspec
-
-from appliance.checkpoint.memory.cache_shape import CacheShape
 
 
 class Fitting(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,18 +28,13 @@ class Fitting(msgspec.Struct, frozen=True, kw_only=True):
         return f"{several}, or {self.at_full_length:,} of the full {full}"
 
 
-def fitting(
-    shape: CacheShape, cache_bytes: int, *, max_model_len: int, max_num_seqs: int, block_size: int, chunk: int
-) -> Fitting:
-    def taken(length: int) -> int:
-        return max(shape.sequence_bytes(length, block_size, chunk), 1)
-
+def fitting(most_sequences: Callable[[int], int], *, max_model_len: int, max_num_seqs: int, block_size: int) -> Fitting:
+    """`most_sequences` says how many of such a length run at a time; it never grows with the length."""
     lengths = range(block_size, max_model_len + 1, block_size)
-    share = cache_bytes // max_num_seqs
-    shared = bisect.bisect_right(lengths, share, key=taken)
+    shared = bisect.bisect_left(lengths, True, key=lambda length: most_sequences(length) < max_num_seqs)
     return Fitting(
         max_model_len=max_model_len,
-        at_full_length=min(cache_bytes // taken(max_model_len), max_num_seqs),
+        at_full_length=min(most_sequences(max_model_len), max_num_seqs),
         max_num_seqs=max_num_seqs,
         shared_length=lengths[shared - 1] if shared else 0,
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
-from appliance.checkpoint.cache_specs import bytes_per_sequence, bytes_per_token
+from appliance.checkpoint.cache_specs import bytes_per_sequence, bytes_per_token, of_pool, pool_windows
 from appliance.checkpoint.layout import largest_matrix, loading_bytes, weight_bytes
-from appliance.checkpoint.memory.cache_shape import CacheShape
+from appliance.checkpoint.memory.cache_shape import CacheShape, Windowed
 from appliance.checkpoint.memory.formats import ITEM_BYTES, MIB
 from appliance.checkpoint.memory.graph_shapes import graph_shapes
 from appliance.checkpoint.memory.plan import MemoryLimits, Workspace
@@ -66,6 +66,7 @@ class NativeFootprint:
     graphs: bool = False
 
     reserves_states = True
+    has_pools = True
     spare_blocks = 1
     takes_all = False
 
@@ -118,10 +119,14 @@ class NativeFootprint:
 
     @cached_property
     def cache(self) -> CacheShape:
-        """Layers with a window keep every token too."""
-        specs = self.config.cache_specs
+        specs, item = self.config.cache_specs, ITEM_BYTES[self.limits.kv_cache_dtype]
+        sizes = {
+            window: bytes_per_token(of_pool(specs, window), item, self.limits.block_size)
+            for window in pool_windows(specs)
+        }
         return CacheShape(
-            bytes_per_token=bytes_per_token(specs, ITEM_BYTES[self.limits.kv_cache_dtype], self.limits.block_size),
+            bytes_per_token=sizes.pop(None, 0),
+            windows=tuple(Windowed(window, size) for window, size in sizes.items() if window is not None),
             per_sequence=bytes_per_sequence(specs, self._item),
         )
 

@@ -6,6 +6,7 @@ By arithmetic, before anything is read or started; the engine then allocates wha
 from __future__ import annotations
 
 import bisect
+import sys
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from appliance.checkpoint.memory.device import DeviceMemory, Holder
 from appliance.checkpoint.memory.fitting import Fitting, fitting
 from appliance.checkpoint.memory.formats import MIB
 from appliance.checkpoint.memory.graph_shapes import most_rows
+from appliance.checkpoint.memory.pools import Need, Pool, divided, most_sequences, needs
 
 # A cache of this size serves many short chats. More by default would slow other programs, and the start too: its memory
 # is claimed there, which takes half a second a GiB.
@@ -90,6 +92,10 @@ class Footprint(Protocol):
         """Whether each sequence that may run has room for its state from the start, beside the cache."""
 
     @property
+    def has_pools(self) -> bool:
+        """Whether layers with a window have blocks of their own, rather than all layers the same."""
+
+    @property
     def spare_blocks(self) -> int:
         """Blocks that must be there beside those of one sequence."""
 
@@ -113,13 +119,13 @@ class Segment(NamedTuple):
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All in bytes but `num_blocks`, `block_size` and the two lengths.
+    """All in bytes but `block_size`, `num_snapshots` and the two lengths.
 
     `available_bytes` is what weights, workspace, graphs and cache may take together, of `total_bytes` that the device
-    has. `cache_bytes` are those of `num_blocks` blocks and of `num_snapshots` copies of states; `state_bytes` those of
-    the states of all sequences that may run. `max_model_len` is the length planned for, `longest_context` the longest
-    that would fit, up to the model's own; `fits` says whether the launch can go on. `estimated`: the engine measures by
-    itself when it starts, and may find somewhat less room.
+    has. `cache_bytes` are those of the blocks of all `pools` and of `num_snapshots` copies of states; `state_bytes`
+    those of the states of all sequences that may run. `max_model_len` is the length planned for, `longest_context` the
+    longest that would fit, up to the model's own; `fits` says whether the launch can go on. `estimated`: the engine
+    measures by itself when it starts, and may find somewhat less room.
     """
 
     kind: Literal["host", "dedicated", "unified"]
@@ -131,10 +137,9 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     graph_bytes: int
     cache_bytes: int
     state_bytes: int
-    num_blocks: int
+    pools: tuple[Pool, ...]
     num_snapshots: int
     block_size: int
-    bytes_per_token: int
     max_model_len: int
     longest_context: int
     shortened: bool
@@ -142,6 +147,21 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     fitting: Fitting
     holders: tuple[Holder, ...] = ()
     estimated: bool = False
+
+    @property
+    def num_blocks(self) -> int:
+        """Of the first pool."""
+        return self.pools[0].num_blocks
+
+    @property
+    def window_blocks(self) -> dict[int, int]:
+        """Of the other pools, by their window."""
+        return {pool.window: pool.num_blocks for pool in self.pools[1:] if pool.window is not None}
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of all layers, while a sequence is shorter than every window."""
+        return sum(pool.block_bytes for pool in self.pools) // self.block_size
 
     @property
     def workspace_bytes(self) -> int:
@@ -221,13 +241,11 @@ def _plan_for(
     states = state * (limits.max_num_seqs + 1)  # and one for padding
     if state:
         shape = msgspec.structs.replace(shape, per_sequence=0)
-    block_bytes = max(shape.most_bytes_per_token * block, 1)
-    workspace, chunk = footprint.workspace(model_len), limits.max_num_batched_tokens
+    workspace = footprint.workspace(model_len)
     graphs = footprint.graph_bytes(model_len)
     needed = footprint.weight_bytes + graphs + workspace.total + states
-    spare = footprint.spare_blocks * block_bytes
-    one = shape.sequence_bytes(model_len, block, chunk)
-    least = one + spare
+    wanted = _needs(footprint, limits, shape, model_len)
+    least = sum(need.least * need.block_bytes for need in wanted)
     if limits.kv_cache_memory_bytes is not None:
         room = limits.kv_cache_memory_bytes
     else:
@@ -235,13 +253,11 @@ def _plan_for(
         if memory.kind == "host" and not footprint.takes_all:
             room = min(room, int(memory.available * HOST_CACHE_SHARE), max(DEFAULT_HOST_CACHE, least))
     copies = _copies(room, room - least, state, limits)
-    pages = room - copies * state
-    if limits.kv_cache_memory_bytes is None and not footprint.takes_all:
-        pages = min(pages, one * limits.max_num_seqs + spare)
-    pages -= pages % block_bytes
+    pools = divided(room - copies * state, wanted, capped=limits.kv_cache_memory_bytes is None)
+    pages = sum(pool.num_blocks * pool.block_bytes for pool in pools)
     loading = footprint.weight_bytes + workspace.runtime + workspace.loading
-    fits = pages >= least and max(needed + pages + copies * state, loading) <= memory.available
-    pages = max(pages, -(-least // block_bytes) * block_bytes)
+    enough = room - copies * state >= least
+    fits = enough and max(needed + pages + copies * state, loading) <= memory.available
     return MemoryPlan(
         kind=memory.kind,
         total_bytes=memory.total,
@@ -252,25 +268,47 @@ def _plan_for(
         graph_bytes=graphs,
         cache_bytes=pages + copies * state,
         state_bytes=states,
-        num_blocks=pages // block_bytes,
+        pools=pools,
         num_snapshots=copies,
         block_size=block,
-        bytes_per_token=shape.most_bytes_per_token,
         max_model_len=model_len,
         longest_context=model_len,
         shortened=False,
         fits=fits,
         fitting=fitting(
-            shape,
-            pages - spare,
+            lambda length: _most_sequences(footprint, limits, shape, pools, length),
             max_model_len=max(model_len, 1),
             max_num_seqs=limits.max_num_seqs,
             block_size=block,
-            chunk=chunk,
         ),
         holders=memory.holders,
         estimated=estimated,
     )
+
+
+def _needs(footprint: Footprint, limits: MemoryLimits, shape: CacheShape, model_len: int) -> list[Need]:
+    """Of each pool, the engine's own first one where all layers share it."""
+    block, spare = limits.block_size, footprint.spare_blocks
+    if footprint.has_pools:
+        return needs(
+            shape, model_len, block_size=block, chunk=limits.max_num_batched_tokens, sequences=limits.max_num_seqs,
+            spare=spare, remembers=limits.prefix_caching,
+        )  # fmt: skip
+    block_bytes = max(shape.most_bytes_per_token * block, 1)
+    one = shape.sequence_bytes(model_len, block, limits.max_num_batched_tokens)
+    most = sys.maxsize if footprint.takes_all else one * limits.max_num_seqs // block_bytes + spare
+    least = -(-one // block_bytes) + spare
+    return [Need(None, block_bytes, least, max(most, least))]
+
+
+def _most_sequences(
+    footprint: Footprint, limits: MemoryLimits, shape: CacheShape, pools: tuple[Pool, ...], length: int
+) -> int:
+    block, chunk, spare = limits.block_size, limits.max_num_batched_tokens, footprint.spare_blocks
+    if footprint.has_pools:
+        return most_sequences(pools, length, block_size=block, chunk=chunk, spare=spare)
+    cache_bytes = (pools[0].num_blocks - spare) * pools[0].block_bytes
+    return cache_bytes // max(shape.sequence_bytes(length, block, chunk), 1)
 
 
 def _copies(room: int, to_spare: int, state: int, limits: MemoryLimits) -> int:

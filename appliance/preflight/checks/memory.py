@@ -123,7 +123,8 @@ def _evidence(plan: MemoryPlan) -> Iterator[str]:
         detail = ""
         if part.key == "cache":
             copies = f", and {plan.num_snapshots:,} copies of states" if plan.state_bytes else ""
-            detail = f" ({plan.num_blocks:,} blocks of {plan.block_size} tokens{copies})"
+            windows = "".join(f", {count:,} for windows of {size:,}" for size, count in plan.window_blocks.items())
+            detail = f" ({plan.num_blocks:,} blocks of {plan.block_size} tokens{windows}{copies})"
         yield f"{part.label} {size_text(part.bytes)}{detail}"
     yield f"available to the engine {size_text(plan.available_bytes)} of {size_text(plan.total_bytes)}"
     for holder in plan.holders[:8]:
