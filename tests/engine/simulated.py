@@ -30,14 +30,14 @@ def following(state: int) -> int:
     return state % 23
 
 
-def answer(prompt: Sequence[int], max_tokens: int, context: int) -> list[int]:
+def answer(prompt: Sequence[int], max_tokens: int, context: int, *, ignore_eos: bool = False) -> list[int]:
     """Of a run that is alone, and computes everything."""
     state, said = NOTHING, list[int]()
     for token in prompt:
         state = after(state, token)
     while len(said) < max_tokens and len(prompt) + len(said) < context:
         said.append(following(state))
-        if said[-1] in EOS:
+        if said[-1] in EOS and not ignore_eos:
             break
         state = after(state, said[-1])
     return said
@@ -163,8 +163,18 @@ class Run:
         self.in_flight: tuple[list[Scheduled], list[list[int]]] | None = None
         self.answers: dict[str, list[int]] = {}
 
-    def add(self, name: str, prompt: list[int], max_tokens: int = 8, priority: int = 0, salt: str = "") -> Request:
-        request = Request(name, prompt, SamplingParams(max_tokens=max_tokens), 0, priority, salt)
+    def add(
+        self,
+        name: str,
+        prompt: list[int],
+        max_tokens: int = 8,
+        priority: int = 0,
+        salt: str = "",
+        *,
+        ignore_eos: bool = False,
+    ) -> Request:
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
+        request = Request(name, prompt, sampling, 0, priority, salt)
         self.scheduler.add(request)
         return request
 
