@@ -108,6 +108,7 @@ def attend_kernel(
     turned_total = tl.zeros((ROWS, ROPE), dtype=tl.float32)
     factor = scale * _LOG2E
     ring = tl.load(rows_ptr + seq)
+    latest = position % places  # where it lies in the ring
     row_table_ptr = table_ptr + seq.to(tl.int64) * table_width
     own_slots_ptr = slots_ptr + token * top_k
     column = begin + tl.arange(0, COLUMNS)
@@ -128,7 +129,8 @@ def attend_kernel(
         at = page.to(tl.int64) * page_stride16 + row * UNITS
         at_scales = page.to(tl.int64) * (page_stride16 * 2) + ((UNITS * 2) << page_shift) + row
         seen = tl.where(near, column <= position, column < end)
-        in_ring = tl.where(seen & near, (position - column) % places, 0)  # the latest first
+        in_ring = latest - column  # the latest first
+        in_ring += tl.where(in_ring < 0, places, 0)
         near_at = ring * window_stride16 + in_ring * UNITS
         near_scales = ring * (window_stride16 * 2) + places * (UNITS * 2) + in_ring
         codes = tl.where(near, window_ptr + near_at * 16, pages_ptr + at * 16)
