@@ -159,7 +159,7 @@ async def test_an_unknown_field_is_refused_where_the_profile_wants_that() -> Non
 
 def test_nothing_is_swapped_for_such_a_request(home: Home) -> None:
     """Streamed or not, and though the profile that it names refuses more than the running one."""
-    wrong = {
+    wrong: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [{"role": "wizard", "content": "x"}]},
         "/v1/completions": {"prompt": []},
         "/v1/responses": {"input": []},
