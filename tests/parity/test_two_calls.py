@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def test_logits_of_any_rows_follow_from_the_hidden_states(tmp_path, oracle):
     """Every token's logits come from one forward pass, as embeddings and drafts need them, and agree with the oracle's;
-    a choice of rows gives the same numbers."""
+    a choice of rows gives the same numbers, and so does a place to put them in, of the model's dtype or another."""
     folder = write_checkpoint(tmp_path / "model", "qwen3")
     config = read_config(folder)
     prompt = torch.tensor([7, 300, 12, 45, 500, 8])
@@ -40,8 +40,16 @@ def test_logits_of_any_rows_follow_from_the_hidden_states(tmp_path, oracle):
         )
         logits = model.compute_logits(hidden)
         some = model.compute_logits(hidden[[4, 1]])
+        places = [
+            torch.full((3, config.vocab_size), torch.nan, dtype=dtype) for dtype in (torch.float32, torch.float64)
+        ]
+        placed = [model.compute_logits(hidden[[4, 1]], out=place[:2]) for place in places]
         expected = oracle(folder)(prompt[None]).logits[0]
     assert hidden.shape == (size, config.hidden_size)
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(some, logits[[4, 1]])
+    for place, found in zip(places, placed, strict=True):
+        assert found.data_ptr() == place.data_ptr()
+        torch.testing.assert_close(place[:2].float(), some)
+        assert place[2].isnan().all()
