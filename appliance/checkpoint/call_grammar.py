@@ -45,7 +45,8 @@ class Repeated(NamedTuple):
 
 Piece: TypeAlias = str | Json | Pattern | Upto | OneOf | Repeated | tuple["Piece", ...]
 
-SPACE: Final = Pattern(r"[ \t\n]{0,16}")
+# No second line: a model that is forced to call would fill its answer with them.
+SPACE: Final = Pattern(r"[ \t]{0,4}(\n[ \t]{0,15})?")
 
 
 def optional(piece: Piece) -> Piece:
