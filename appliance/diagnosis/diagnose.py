@@ -305,7 +305,9 @@ class _Failures:
                 return best.diagnosis(self.settings, self.sites) if best is not None else self._unknown(chain[0])
         for line in told:
             exception = line.exception
-            if exception is None or line.tier == "warning" or is_end_on_request(exception):
+            if exception is None or line.tier == "warning":
+                continue
+            if is_end_on_request(exception) or is_survived(exception):
                 continue
             if self._may_end(line) and (self.failed or not self._went_on(line)):
                 return self._unknown(exception)
@@ -365,7 +367,7 @@ def _ends_a_process(chain: Sequence[LoggedException]) -> bool:
 
 
 def _is_pointer_line(exception: LoggedException) -> bool:
-    return is_pointer(exception) or is_aftermath(exception)
+    return is_pointer(exception) or is_aftermath(exception) or is_survived(exception)
 
 
 def _told(fatal: Fatal, lines: Sequence[EvidenceLine]) -> LoggedException:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from appliance.diagnosis.dressing import Dressed, plain, undress
-from appliance.diagnosis.pointers import is_aftermath, is_dump, is_pointer, is_survived
+from appliance.diagnosis.pointers import is_aftermath, is_dump, is_lead, is_pointer, is_survived
 from appliance.diagnosis.traceback_reader import CHAIN, FRAME, MAX_LINES, OPENING, LoggedException, TracebackReader
 from appliance.protocol import EvidenceLine
 
@@ -87,22 +87,23 @@ def lone_exception(line: EvidenceLine, dressed: Dressed) -> LoggedException | No
 
 
 def with_lines_around(exception: LoggedException, lines: Sequence[EvidenceLine]) -> LoggedException:
-    """With the further lines of its message, and the end of its traceback."""
+    """With the further lines of its message, the end of its traceback, and the line that announced it."""
     index = bisect_left(lines, exception.line.number, key=attrgetter("number"))
     frames: list[tuple[EvidenceLine, str]] = []
-    code = ""
+    code = lead = ""
     for line in reversed(lines[max(0, index - MAX_LINES_BACK) : index]):
         dressed = undress(plain(line.text))
         if dressed.key != exception.key:
             continue
         if dressed.words[:1] not in (" ", "\t"):
+            lead = dressed.words if is_lead(dressed.words) else ""
             break
         if FRAME.match(dressed.words):
             frames.append((EvidenceLine(line.number, dressed.words.strip()), code[:MAX_CODE]))
             code = ""
         else:
             code = dressed.words.strip()
-    return with_message(replace(exception, frames=tuple(reversed(frames))), lines)
+    return with_message(replace(exception, frames=tuple(reversed(frames)), lead=exception.lead or lead), lines)
 
 
 def first_exception(lines: Sequence[EvidenceLine]) -> LoggedException | None:

@@ -49,6 +49,7 @@ SURVIVED = _any(
     r"exception in (?:thread|callback|ASGI application|WSGI application)",
     r"exception (?:was never retrieved|on request)",
     r"logging error",
+    r"error in (?:sitecustomize|usercustomize)\b",  # Python starts without it
     r"error (?:in|while) (?:handling|processing) (?:the )?request",
     r"failed to import|import(?:ing)? .{0,80}failed",
     r"falling back|fallback|ignor(?:ed|ing)",

@@ -185,3 +185,16 @@ def test_no_window_of_a_healthy_log_is_a_failure() -> None:
         if found.outcome is Outcome.FAILED:
             wrong.add(found.summary)
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    "survived",
+    [
+        "Error in sitecustomize; set PYTHONVERBOSE for traceback:\nModuleNotFoundError: No module named 'odd'",
+        "libgomp: Invalid value for environment variable OMP_NUM_THREADS",
+    ],
+)
+def test_what_a_process_starts_without_is_no_failure(survived: str) -> None:
+    start = "(EngineCore pid=7) INFO 11-20 10:00:00 [core.py:1] Loading"
+    found = diagnose(number_lines(f"{start}\n{survived}\n{start} weights"))
+    assert found.outcome is not Outcome.FAILED
