@@ -46,7 +46,8 @@ ADVICE = (
 TOLERATED = (
     "usage stat", "fail to set rlimit", "found ulimit", "libibverbs", "openmpi", "telemetry", "prometheus",
     "config file not found", "using default", "net/plugin", "net plugin", "ncclnet_", "libnccl-net",
-    "no plugin found", "libgomp: invalid value", "tuner/plugin", "profiler/plugin", "model info cache", "nccl info", "call to bind failed",
+    "libgomp: invalid value",
+    "no plugin found", "tuner/plugin", "profiler/plugin", "model info cache", "nccl info", "call to bind failed",
     "ras failed", "cannot use fa version", "failed to import triton", "error retrieving",
 )  # fmt: skip
 # How argparse ends a program, whatever it then says of the argument.
