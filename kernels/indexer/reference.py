@@ -45,6 +45,7 @@ def indexer(
                 rows = slice(first, min(first + together, start + count))
                 scores = _scores(query[rows], weights[rows], keys, visible[rows.start - start : rows.stop - start])
                 slots[rows] = own[_largest(scores, top_k)]
+                del scores  # before there are others
         start += count
     return Chosen(slots, counts)
 

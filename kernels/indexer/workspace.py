@@ -24,7 +24,7 @@ def workspace_tensors(backend: str, context: Context, step: Step) -> tuple[tuple
 
 def _torch(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     """A context's keys in float32, as they are copied out of their blocks, and multiplied by the queries of so many
-    tokens, of which the heads are summed; or the places of queries that see all there is."""
+    tokens, of which the heads are summed and masked; or the places of queries that see all there is."""
     length, heads, dim = step.longest_context // context.index_ratio, context.index_heads, context.index_head_dim
     few = min(context.index_top_k, length)
     places = step.num_tokens * few * (_PLACE + 1)
@@ -41,7 +41,7 @@ def _torch(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     return (
         (places, length * _PLACE),
         (length * _PLACE, keys, *copies),
-        (length * _PLACE, keys, queries, products, scores),
+        (length * _PLACE, keys, queries, products, scores, length * _PLACE, scores // 4),
         (length * _PLACE, keys, scores, scores, 2 * scores, *(3 * (scores // 4,)), 2 * rows * few * _PLACE),
     )
 

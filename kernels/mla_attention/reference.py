@@ -97,6 +97,7 @@ def _prefill(query: Tensor, entries: Tensor, kv_b: Tensor, scale: float, out: Te
             attn_mask=visible, is_causal=visible is None, scale=scale,
         )  # fmt: skip
         out[:, heads] = result[0].transpose(0, 1)[..., :value_dim]
+        del expanded, key, result  # before there are others
 
 
 def _by_heads(x: Tensor, width: int) -> Tensor:

@@ -25,6 +25,7 @@ from kernels.paged_attention.workspace import Step
 from kernels.selection import chosen_names, explain
 from tests.kernels.peak import Peak
 from tests.tiny import BASE, FAMILIES
+from tests.tiny_deepseek_v4 import CONFIG as V4
 
 CPU = torch.device("cpu")
 ATTENTION = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64}
@@ -138,3 +139,56 @@ def test_a_step_takes_what_is_planned(tmp_path, name, dtype):
     )
     most = max(moment.total for moment in planned)
     assert 0.99 * peak.bytes <= most <= 1.2 * peak.bytes
+
+
+LONG = 131_072
+PROMPTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "keys and values": ("llama", {}),
+    "expanded latents": ("deepseek_v3", LATENT | {"first_k_dense_replace": 2, "kv_lora_rank": 64,
+                                                "num_attention_heads": 4, "num_key_value_heads": 4}),
+    "chosen latents": ("deepseek_v32", LATENT | INDEXER | {"first_k_dense_replace": 2, "index_n_heads": 4}),
+    "shared choice": ("glm_moe_dsa", LATENT | INDEXER | {"first_k_dense_replace": 2, "index_n_heads": 4,
+                                                         "index_topk": 16, "indexer_types": ["full", "shared"]}),
+    "compressed entries": ("deepseek_v4", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_the_chunks_of_a_prompt_of_131072_tokens_take_what_is_planned(tmp_path, name):
+    """Of 48 tokens each, which end at an eighth of the prompt, at half of it and at its end. What they take grows no
+    faster than the context."""
+    family, shape = PROMPTS[name]
+    described = BASE | FAMILIES.get(family, {}) | ATTENTION | {"num_hidden_layers": 2} | shape
+    if family == "deepseek_v4":
+        described = V4 | {"num_hidden_layers": 2, "compress_ratios": [4, 128]}
+    (tmp_path / "config.json").write_text(json.dumps(described | {"max_position_embeddings": LONG}))
+    config, tokens = read_config(tmp_path), 48
+    context = selection_context(
+        config, device="cpu", capability=None, dtype="float32", kv_cache_dtype="", cuda_graphs=False, libraries={}
+    )
+    backends = chosen_names(explain(OPS, context))
+    kernels = replace(bind(backends), linear=reference.linear, prepare_linear=lambda weight: weight)
+    block_size = max(config.block_multiple, 16)
+    blocks = torch.arange(LONG // block_size, dtype=torch.int32)[None]
+    taken = []
+    with torch.inference_mode():
+        model = build(BuildContext(config, kernels, CPU, torch.float32, LONG))
+        for destination in model.destinations().values():
+            destination.zero_()
+        caches = Caches(
+            config.caches_of_layers, num_blocks=blocks.numel(), block_size=block_size, dtype=torch.float32, device=CPU,
+            state_rows=2,
+        )  # fmt: skip
+        for length in (LONG // 8, LONG // 2, LONG):
+            positions = torch.arange(length - tokens, length)
+            starts, lens = (torch.tensor(each, dtype=torch.int32) for each in ([0, tokens], [length]))
+            metadata = AttentionMetadata([tokens], [length], 0, starts, lens, blocks, positions)
+            batch = ForwardBatch(torch.zeros_like(positions), positions, metadata, torch.zeros(1, dtype=torch.int64))
+            with Peak() as peak:
+                model.compute_logits(model.forward(batch, caches.layers)[-1:])
+            taken.append(peak.bytes)
+            attention = attention_workspace(backends, context, Step(tokens, 1, length))
+            step = StepShape(tokens=tokens, sequences=1, item=4, fp8=False, backends=backends, attention=attention)
+            assert 0.99 * peak.bytes <= max(moment.total for moment in moments(config, step)) <= 1.6 * peak.bytes
+    assert taken[1] <= 4 * taken[0]
+    assert taken[2] <= 2 * taken[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -226,6 +227,42 @@ def test_a_step_of_deepseek_v4_stays_within_the_plan(tmp_path, arch, heads, expe
             del hidden, logits, step
         most = max(most, peak.bytes)
     assert most <= planned <= 2 * most, (most, planned)
+
+
+# Where chunks of long prompts end.
+LENGTHS = 16_384, 65_536, 131_072, 1_048_576
+
+
+@pytest.mark.usefixtures("_nothing_is_launched")
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("family", ["llama", "qwen3_next", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "deepseek_v4"])
+def test_every_chunk_of_a_prompt_of_131072_tokens_stays_within_the_plan(tmp_path, family, arch):
+    """And of one eight times as long. What they take grows no faster than the context."""
+    layers = {"num_hidden_layers": 2, "max_position_embeddings": LENGTHS[-1]}
+    described = FLASH | layers | {"num_hidden_layers": 3, "compress_ratios": [0, 4, 128]}
+    if family != "deepseek_v4":
+        described = BASE | FAMILIES[family] | MODELS[family] | layers
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    config, tokens = read_config(tmp_path), 2048
+    fp8 = config.compressed_attention is not None
+    names, _ = plan_of(config, arch, Step(tokens, 1, LENGTHS[-1]), fp8=fp8)
+    model = build(BuildContext(config, bind(names), META, torch.bfloat16, LENGTHS[-1], fp8))
+    block_size = max(config.block_multiple, 16)
+    caches = Caches(
+        config.caches_of_layers, num_blocks=LENGTHS[-1] // block_size, block_size=block_size, dtype=torch.bfloat16,
+        device=META, state_rows=2, state_dtype=torch.bfloat16,
+    )  # fmt: skip
+    taken = []
+    for length in LENGTHS:
+        ids = torch.empty(tokens, dtype=torch.int64, device=META)
+        step = ForwardBatch(ids, ids, geometry((tokens,), (length,)), torch.empty_like(ids[:1]))
+        with torch.inference_mode(), launching_for(arch), Peak() as peak:
+            model.compute_logits(model.forward(step, caches.layers)[-1:])
+        taken.append(peak.bytes)
+        _, planned = plan_of(config, arch, Step(tokens, 1, length), fp8=fp8)
+        assert taken[-1] <= planned <= 2 * taken[-1]
+    for (short, few), (long, many) in pairwise(zip(LENGTHS, taken, strict=True)):
+        assert few <= many <= few * long // short
 
 
 def geometry(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> AttentionMetadata:
