@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from appliance.checkpoint.cache_specs import pool_windows
 from appliance.checkpoint.config import DTYPES, ModelConfig
 from appliance.checkpoint.drafting import with_drafts, with_head
 from appliance.checkpoint.memory import (
@@ -105,7 +107,7 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
         config,
         limits,
         device=device.kind,
-        attention=_attention(selection, context, limits),
+        attention=_attention(selection, context, limits, pool_windows(config.cache_specs)),
         backends=chosen_names(selection),
         unified=device.gpu is not None and device.gpu.memory_kind == "unified",
         graphs=context.cuda_graphs,
@@ -212,16 +214,20 @@ def _without_graphs(profile: Profile, context: Context, selection: Sequence[Expl
     return ""
 
 
-def _attention(selection: Sequence[Explanation], context: Context, limits: MemoryLimits) -> Attention:
-    """What the chosen backend of attention works in, by the longest context. Nothing where the launch is refused for
-    want of one; and vLLM measures by itself what its own takes."""
+def _attention(
+    selection: Sequence[Explanation], context: Context, limits: MemoryLimits, windows: Sequence[int | None]
+) -> Attention:
+    """What the chosen backend of attention works in, by the longest context: where all layers have `windows`, that is a
+    window and a chunk. Nothing where the launch is refused for want of a backend; and vLLM measures by itself what its
+    own takes."""
     found = [explanation for explanation in selection if explanation.op.name in WORKSPACES]
     chosen = {explanation.op.name: explanation.chosen for explanation in found if explanation.chosen is not None}
     if len(chosen) < len(found) or any(engine_named(each.engine).measures_memory for each in chosen.values()):
         return lambda _: ()
     names = {op: backend.name for op, backend in chosen.items()}
     tokens, seqs = limits.max_num_batched_tokens, limits.most_rows
-    return lambda length: workspace_tensors(names, context, Step(tokens, seqs, length))
+    most = sys.maxsize if windows[0] is None else windows[0] + tokens + limits.block_size
+    return lambda length: workspace_tensors(names, context, Step(tokens, seqs, min(length, most)))
 
 
 def workers(profile: Profile) -> int:

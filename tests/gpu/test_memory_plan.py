@@ -35,6 +35,8 @@ GIB, MIB = 1 << 30, 1 << 20
 ERROR = 0.05
 CORE_TIMEOUT_S = 100
 LAYERS = {"num_hidden_layers": 2, "max_position_embeddings": 16384}
+LONG = LAYERS | {"max_position_embeddings": 131072}
+FEW = {"kv-cache-memory-bytes": "1.5 GiB", "max-num-seqs": 8}
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama-wide": (
         "llama",
@@ -66,6 +68,27 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
                   "num_key_value_heads": 4, "head_dim": 128},
         # Few at a time: it takes the sequences one by one, 1.5 s a step with 223 of them on an H100.
         {"kv-cache-memory-bytes": "1 GiB", "max-num-seqs": 16, "backends": {"attention": "torch"}},
+    ),
+    # Prompts of 131,070 tokens, in chunks.
+    "long-prompt": (
+        "llama",
+        LONG | {"vocab_size": 32768, "hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16,
+                "num_key_value_heads": 4, "head_dim": 128},
+        FEW,
+    ),
+    "long-prompt-windows": (
+        "mistral",
+        LONG | {"vocab_size": 32768, "hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16,
+                "num_key_value_heads": 4, "head_dim": 128, "sliding_window": 4096},
+        FEW,
+    ),
+    "long-prompt-indexer": (
+        "deepseek_v32",
+        LONG | {"vocab_size": 32768, "hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16,
+                "num_key_value_heads": 16, "q_lora_rank": 512, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+                "qk_rope_head_dim": 64, "v_head_dim": 128, "index_n_heads": 64, "index_head_dim": 128,
+                "index_topk": 2048},
+        FEW,
     ),
 }  # fmt: skip
 

@@ -64,6 +64,20 @@ def test_only_gpus_with_a_bulk_copy_engine_copy_pages_together_for_triton(home: 
     assert hopper.memory.workspace.attention == SCRATCH_BYTES + LONG * token
 
 
+def test_where_all_layers_have_windows_a_chunk_sees_no_more_than_one_and_itself(home: Home) -> None:
+    write_checkpoint(
+        home.models / "long",
+        "mistral",
+        dtype="bfloat16",
+        head_dim=64,
+        max_position_embeddings=LONG,
+        sliding_window=4096,
+    )
+    found = resolved(home)
+    sees = 4096 + 2048 + found.memory.block_size
+    assert found.memory.workspace.attention == workspace_bytes("torch", found.context, Step(2048, 4, sees))
+
+
 def test_a_backend_of_vllm_is_left_to_vllm_s_own_measurement(home: Home) -> None:
     found = resolved(home, "H100", engine="vllm")
     assert found["backends.attention"].value == "flash-attn"
