@@ -19,7 +19,7 @@ from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine, prompts, tokens
 from tests.tiny import write_checkpoint
 
-SECONDS = float(os.environ.get("INGOT_FUZZ_SECONDS", "12"))
+SECONDS = float(os.environ.get("INGOT_FUZZ_SECONDS", "6"))
 WINDOW = 24
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "all layers": ("mistral", {"sliding_window": WINDOW}),
