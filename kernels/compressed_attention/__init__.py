@@ -20,6 +20,8 @@ def queries_together(query_bytes: int) -> int:
 # What a query sees is its window and the compressed entries behind that: of a decode so many of these are a part, which
 # Triton computes by itself. Constant, so that the parts of a sum do not depend on what else is in the batch.
 SPLIT: Final = 192
+# The same of sm_90's own kernel, whose parts are five tiles: of the published models, two parts are all that one sees.
+SPLIT_ON_HOPPER: Final = 320
 # Memory limit for the parts of one launch of Triton's decodes, unless one sequence needs more.
 SCRATCH_BYTES: Final = 128 << 20
 

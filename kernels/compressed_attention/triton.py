@@ -6,16 +6,16 @@ into a page of their own, since a ring has no room for them, and the last into t
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from kernels.compressed_attention import SCRATCH_BYTES, SPLIT, part_bytes, variants
+from kernels.compressed_attention import SCRATCH_BYTES, SPLIT, SPLIT_ON_HOPPER, part_bytes, variants
+from kernels.compressed_attention.hopper_kernels import hopper_decode_kernel
 from kernels.compressed_attention.reference import Entries
 from kernels.compressed_attention.triton_kernels import attend_kernel, keep_kernel, merge_kernel
 from kernels.compressed_attention.variants import WINDOW
-from kernels.launch import architecture, cdiv, launch
+from kernels.launch import architecture, cdiv, interpreted, launch
 from kernels.packed_entries import entry_bytes, page_bytes
 from kernels.packed_entries.triton import Pages, as_pages
 from kernels.packed_entries.variants import DIM, ROPE, pages_of
@@ -25,6 +25,7 @@ from kernels.variants import Variant
 
 _tile = functools.cache(variants.tile_of)
 _attend = functools.cache(variants.attend)
+_hopper_decode = functools.cache(variants.hopper_decode)
 _merge = functools.cache(variants.merge)
 _keep = functools.cache(variants.keep)
 _NEVER = 1 << 30  # the ratio of layers without compressed entries
@@ -113,18 +114,25 @@ class _Call:
     def decode(self) -> None:
         metadata, device = self._metadata, self._query.device
         seen = [WINDOW + self._most(length) for length in metadata.context_lens[: metadata.num_decodes]]
+        # Whose parts are all joined by `merge_kernel`, one alone too. It cannot be interpreted.
+        on_hopper = variants.divides_warps(self._arch, self._tile) and not interpreted()
+        split = SPLIT_ON_HOPPER if on_hopper else SPLIT
         variant = _attend(self._arch, self._dtype, self._tile, decodes=True, chosen=self._top_k > 0)
-        for first, count, parts in self._runs(seen):
+        for first, count, parts in decode_runs(seen, split, SCRATCH_BYTES // part_bytes(self._heads, DIM)):
             # Of each part: the weighted sum of entries, and the largest score with the sum of weights.
-            held = count if parts > 1 else 0
+            joined = on_hopper or parts > 1
+            held = count if joined else 0
             partial = torch.empty((held, self._heads, parts, DIM), dtype=torch.float32, device=device)
             weights = torch.empty((held, self._heads, parts, 2), dtype=torch.float32, device=device)
-            self._launch(variant, (self._tiles * parts, count), partial, weights, self.window, first)
-            if parts > 1:
+            if on_hopper:
+                self._launch_on_hopper((self._tiles, parts, count), partial, weights, first)
+            else:
+                self._launch(variant, (self._tiles * parts, count), partial, weights, self.window, first)
+            if joined:
                 launch(
                     merge_kernel, _merge(self._dtype), (self._heads, count),
                     partial, weights, self._out, self._counts, self._sinks, self._cos_sin, metadata.seq_lens,
-                    first, self._heads, parts, SPLIT, self._ratio, int(self._top_k > 0),
+                    first, self._heads, parts, split, self._ratio, int(self._top_k > 0), int(on_hopper),
                 )  # fmt: skip
             del partial, weights  # before there are others
 
@@ -153,6 +161,16 @@ class _Call:
             DIM**-0.5,
         )  # fmt: skip
 
+    def _launch_on_hopper(self, grid: tuple[int, int, int], partial: Tensor, weights: Tensor, first: int) -> None:
+        of, pages = self._metadata, self._pages
+        launch(
+            hopper_decode_kernel, _hopper_decode(self._dtype, self._top_k > 0), grid,
+            self._query, partial, weights, self.window.codes, self.window.scales, pages.codes, pages.scales, self._rows,
+            of.block_tables, self._slots, self._counts, of.seq_lens,
+            first, self._heads, self.window.stride16, pages.stride16, pages.rows.bit_length() - 1,
+            of.block_tables.stride(0), self._top_k, self._ratio, SPLIT_ON_HOPPER, DIM**-0.5,
+        )  # fmt: skip
+
     @property
     def _tiles(self) -> int:
         return cdiv(self._heads, self._tile.rows)
@@ -161,6 +179,3 @@ class _Call:
         """Compressed entries that a query sees behind so many tokens."""
         entries = length // self._ratio
         return min(entries, self._top_k) if self._top_k else entries
-
-    def _runs(self, seen: list[int]) -> Iterator[tuple[int, int, int]]:
-        return decode_runs(seen, SPLIT, SCRATCH_BYTES // part_bytes(self._heads, DIM))

@@ -183,7 +183,7 @@ def attend_kernel(
 
 
 @triton.jit(
-    do_not_specialize=["first_seq", "heads", "parts", "split", "ratio", "has_counts"],
+    do_not_specialize=["first_seq", "heads", "parts", "split", "ratio", "has_counts", "joins_one"],
     do_not_specialize_on_alignment=["counts_ptr", "seq_lens_ptr"],
 )
 def merge_kernel(
@@ -200,6 +200,7 @@ def merge_kernel(
     split,
     ratio,
     has_counts,
+    joins_one,  # 0 where a part that is alone is the result already
     DIM: tl.constexpr,
     ROPE: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -213,7 +214,7 @@ def merge_kernel(
     if has_counts != 0:
         far = tl.load(counts_ptr + seq)
     end = tl.cdiv(WINDOW + far, split)
-    if end == 1:  # that part is the result already
+    if (end == 1) & (joins_one == 0):
         return
     content = tl.arange(0, DIM)
     highest = -1e30

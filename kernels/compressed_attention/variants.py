@@ -25,6 +25,8 @@ TILES: Final[dict[int, tuple[Tile, ...]]] = {
     _SMALL: (Tile(16, 16, 4, 2),),
     _LARGE: (Tile(16, 64, 8, 2), Tile(64, 64, 8, 2)),
 }
+# Heads of a tile for whose decodes sm_90 has a kernel of its own.
+HOPPER_ROWS: Final = 64
 # On sm_100 sums lie in the matrix units' own memory, on their way through which they take shared memory too.
 WIDEST_ON_SM10X: Final = Tile(64, 32, 8, 2)
 
@@ -33,7 +35,9 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     for dtype in DTYPES if model is None else (model.dtype,):
         for decodes in (True, False):
             for tile in tiles(arch) if model is None else (tile_of(arch, model.num_heads),):
-                yield from (attend(arch, dtype, tile, decodes, chosen) for chosen in _kinds(model))
+                for chosen in _kinds(model):
+                    on_hopper = decodes and divides_warps(arch, tile)
+                    yield hopper_decode(dtype, chosen) if on_hopper else attend(arch, dtype, tile, decodes, chosen)
             yield keep(arch, dtype, ring=decodes)
         yield merge(dtype)
 
@@ -68,11 +72,29 @@ def attend(arch: int, dtype: str, tile: Tile, decodes: bool, chosen: bool) -> Va
     )  # fmt: skip
 
 
+def divides_warps(arch: int, tile: Tile) -> bool:
+    """Whether decodes of this tile have a kernel of their own."""
+    return arch == 90 and tile.rows == HOPPER_ROWS
+
+
+def hopper_decode(dtype: str, chosen: bool) -> Variant:
+    codes, _, scales = pages_of(90)
+    return variant(
+        "compressed_attention",
+        "kernels.compressed_attention.hopper_kernels:hopper_decode_kernel",
+        (f"*{TRITON_TYPES[dtype]}", "*fp32", "*fp32", codes, scales, codes, scales, "*i64", *("*i32",) * 4,
+         *("i32",) * 9, "fp32"),
+        {"CHOSEN": chosen},
+        num_warps=4,
+        max_registers=168,  # of three warp groups, before they share them out
+    )  # fmt: skip
+
+
 def merge(dtype: str) -> Variant:
     return variant(
         "compressed_attention",
         f"{_MODULE}:merge_kernel",
-        ("*fp32", "*fp32", f"*{TRITON_TYPES[dtype]}", "*i32", "*fp32", "*fp32", "*i32", *("i32",) * 6),
+        ("*fp32", "*fp32", f"*{TRITON_TYPES[dtype]}", "*i32", "*fp32", "*fp32", "*i32", *("i32",) * 7),
         {"DIM": DIM, "ROPE": ROPE, "WINDOW": WINDOW, "PARTS": 4},
     )
 

@@ -14,16 +14,15 @@ from kernels.catalogue import graphs_hold_prefills
 from kernels.compressed_attention import part_bytes
 from kernels.compressed_attention import reference as attention
 from kernels.compressed_attention import triton as attention_triton
-from kernels.compressed_attention.cases import Batch, Shape, batch
-from kernels.compressed_attention.reference import Entries
+from kernels.compressed_attention.cases import Shape, batch
 from kernels.compressed_attention.triton_kernels import attend_kernel
-from kernels.compressed_attention.variants import WINDOW
+from kernels.compressed_attention.variants import WINDOW, hopper_decode, keep, merge
 from kernels.context import Context
-from kernels.indexer.chosen import Chosen
 from kernels.launch import launch, launching_for
 from kernels.packed_entries.reference import read_entries
 from kernels.packed_entries.variants import DIM, ROPE
 from kernels.selection import chosen_names, explain
+from tests.kernels.alone import only
 from tests.kernels.recorded import launched_by_cases, recorded
 
 CPU = torch.device("cpu")
@@ -55,7 +54,8 @@ def test_triton_agrees_with_the_reference(op, arch, case):
 @pytest.mark.parametrize("model", [None, FLASH], ids=["any model", "V4 Flash"])
 @pytest.mark.parametrize("arch", [80, 90, 120])
 @pytest.mark.parametrize("op", OPS)
-def test_the_cases_launch_all_that_is_declared_and_nothing_else(op, arch, model):
+def test_the_cases_launch_all_that_is_declared_and_nothing_else(op, arch, model, monkeypatch):
+    monkeypatch.setattr(attention_triton, "interpreted", lambda: False)
     declared = importlib.import_module(f"kernels.{op}.variants").variants
     assert launched_by_cases(op, arch, model) == set(declared(arch, model)) <= set(declared(arch))
 
@@ -81,6 +81,16 @@ def test_launches_are_of_the_declared_types():
     assert len(launched) == 4  # of decodes and prefills: entries are kept, and attended to; a part is alone
 
 
+def test_decodes_of_many_heads_on_sm_90_are_launched_as_declared(monkeypatch):
+    """Their parts are joined, one alone too."""
+    monkeypatch.setattr(attention_triton, "interpreted", lambda: False)
+    for top_k, chosen in ((40, True), (0, False)):
+        made = batch(Shape((1, 1), (9, 700), 64, 4, top_k), torch.bfloat16, CPU)
+        with launching_for(90), recorded([attention_triton]) as launched:
+            attention_triton.compressed_attention(*made, WINDOW)
+        assert launched == {keep(90, "bfloat16", ring=True), hopper_decode("bfloat16", chosen), merge("bfloat16")}
+
+
 def test_a_long_chunk_leaves_its_last_entries_in_the_ring(monkeypatch):
     """Each in a place of its own, though the chunk is longer than the ring."""
     made, other = (batch(Shape((133,), (150,), 2), torch.float16, CPU) for _ in range(2))
@@ -95,22 +105,6 @@ def test_a_long_chunk_leaves_its_last_entries_in_the_ring(monkeypatch):
     slots = made.rows[0] * WINDOW + torch.arange(WINDOW)
     ring, expected = (read_entries(each.window, slots, DIM, ROPE, torch.float32) for each in (made, other))
     assert torch.equal(ring, expected)
-
-
-def only(made: Batch, row: int) -> Batch:
-    """A decode of a batch by itself."""
-    rows, of = slice(row, row + 1), made.metadata
-    assert made.compressed is not None
-    assert made.compressed.chosen is not None
-    chosen = Chosen(*(part[rows].clone() for part in made.compressed.chosen))
-    metadata = type(of)(
-        [1], of.context_lens[rows], 1, torch.tensor([0, 1], dtype=torch.int32), of.seq_lens[rows].clone(),
-        of.block_tables[rows].clone(), of.slot_mapping[rows],
-    )  # fmt: skip
-    return made._replace(
-        query=made.query[rows], entry=made.entry[rows], rows=made.rows[rows].clone(), metadata=metadata,
-        positions=made.positions[rows], compressed=Entries(made.compressed.pages, made.compressed.ratio, chosen),
-    )  # fmt: skip
 
 
 def test_a_decode_does_not_depend_on_its_neighbours(monkeypatch):
