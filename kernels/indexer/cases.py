@@ -39,6 +39,8 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     for heads in variants.HEADS if model is None else (model.index_heads,):
         yield _case(Shape((1, 1, 1, 1), (1, 530, 90, 26), heads, 70))
         yield _case(Shape((1, 18), (200, 300), heads, 33, block_size=64))
+        # More scores than the choice takes from registers, and more than it takes from few.
+        yield _case(Shape((1, 1), (variants.SELECTED + 500, variants.FEW_SELECTED + 300), heads, 70, block_size=64))
         yield _case(Shape((1, 1, 1, 18), (3, 700, 90, 300), heads, 33, block_size=64, ratio=4))
 
 

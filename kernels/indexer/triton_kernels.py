@@ -72,9 +72,10 @@ def score_kernel(
         if CODED:
             query = decode_e4m3(query).to(tl.float16)
         weights = tl.load(weights_ptr + of_row)
-        products = tl.dot(query, tl.trans(keys))  # [HEADS, KEYS]
+        # Heads side by side: a thread sums most of them by itself.
+        products = tl.dot(keys, tl.trans(query))  # [KEYS, HEADS]
         products = tl.where(products < 0, 0.0, products)  # NaN stays
-        scores = tl.sum(products * weights[:, None], axis=0) * scale
+        scores = tl.sum(products * weights[None, :], axis=1) * scale
         target = scores_ptr + (row - first_row).to(tl.int64) * width + token
         tl.store(target, scores, mask=token < (before + row) // ratio)
         row += 1
@@ -98,6 +99,7 @@ def select_kernel(
     page_shift,
     top_k,
     ratio,
+    FEW: tl.constexpr,
     BLOCK: tl.constexpr,
     DECODES: tl.constexpr,
 ):
@@ -114,46 +116,84 @@ def select_kernel(
             tl.store(target + token, _slots(token, token < visible, table_ptr, page_shift), mask=token < top_k)
         return
     scores_ptr += tl.program_id(0).to(tl.int64) * width
-    # The k-th largest, two bits at a time: 2^31 more than the largest number that at least k scores reach.
+    if visible <= FEW:
+        _choose(scores_ptr, target, table_ptr, visible, top_k, page_shift, FEW, ONCE=True)
+    elif visible <= BLOCK:
+        _choose(scores_ptr, target, table_ptr, visible, top_k, page_shift, BLOCK, ONCE=True)
+    else:
+        _choose(scores_ptr, target, table_ptr, visible, top_k, page_shift, BLOCK, ONCE=False)
+
+
+@triton.jit
+def _choose(scores_ptr, target, table_ptr, visible, top_k, page_shift, BLOCK: tl.constexpr, ONCE: tl.constexpr):
+    """The slots of the `top_k` largest, in their order, to `target`. With ONCE there are no more than BLOCK, which stay
+    in registers."""
+    kept = _ordered(scores_ptr, tl.arange(0, BLOCK), visible)
+    # Two bits at a time: 2^31 more than the largest number that at least k scores reach. Where k do, that is enough.
     found = tl.full((), 0, tl.int64)
     step = tl.full((), 1 << 30, tl.int64)
-    while step > 0:
+    reach = visible
+    while (step > 0) & (reach > top_k):
         base = found + _LEAST
         first, second, third = (
             (base + step).to(tl.int32),
             (base + 2 * step).to(tl.int32),
             (base + 3 * step).to(tl.int32),
         )
-        reached = tl.zeros((BLOCK,), dtype=tl.int32)  # how often each of the three was, 10 bits each
-        for begin in range(0, visible, BLOCK):
-            score = _ordered(scores_ptr, begin + tl.arange(0, BLOCK), visible)
-            reached += (score >= first).to(tl.int32) + ((score >= second).to(tl.int32) << 10)
-            reached += (score >= third).to(tl.int32) << 20
-        # All three by one sum over the threads, 21 bits each.
-        wide = reached.to(tl.int64)
-        sums = tl.sum((wide & 1023) | ((wide & 0xFFC00) << 11) | ((wide >> 20) << 42))
-        found += step * ((sums & 0x1FFFFF) >= top_k).to(tl.int64)
-        found += step * (((sums >> 21) & 0x1FFFFF) >= top_k).to(tl.int64)
-        found += step * ((sums >> 42) >= top_k).to(tl.int64)
+        reached = _reached(kept, first, second, third)  # how often each of the three was
+        if not ONCE:
+            for begin in range(BLOCK, visible, BLOCK):
+                score = _ordered(scores_ptr, begin + tl.arange(0, BLOCK), visible)
+                reached += _reached(score, first, second, third)
+        # All three by one sum over the threads.
+        sums = tl.sum(reached)
+        for bits in tl.static_range(0, 63, 21):
+            count = ((sums >> bits) & 0x1FFFFF).to(tl.int32)
+            found += step * (count >= top_k).to(tl.int64)
+            reach = tl.where(count >= top_k, count, reach)
         step = step >> 2
-    least = (found + _LEAST).to(tl.int32)
-    larger = tl.full((), 0, tl.int32)
-    for begin in range(0, visible, BLOCK):
-        larger += tl.sum((_ordered(scores_ptr, begin + tl.arange(0, BLOCK), visible) > least).to(tl.int32))
-    missing = top_k - larger  # of those equal to it, the first
-    larger, equal = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)  # so far
-    for begin in range(0, visible, BLOCK):
-        token = begin + tl.arange(0, BLOCK)
-        score = _ordered(scores_ptr, token, visible)
-        is_larger, is_equal = (score > least).to(tl.int32), ((score == least) & (token < visible)).to(tl.int32)
-        both = is_larger + (is_equal << 16)
-        before = tl.cumsum(both) - both
-        equals = equal + (before >> 16)
-        place = larger + (before & 0xFFFF) + tl.minimum(equals, missing)
-        taken = (is_larger == 1) | ((is_equal == 1) & (equals < missing))
-        tl.store(target + place, _slots(token, taken, table_ptr, page_shift), mask=taken)
-        larger += tl.sum(is_larger)
-        equal += tl.sum(is_equal)
+    # Where more than k reach it, it is the k-th itself, and of those equal to it the first are missing.
+    exact = reach == top_k
+    least = (found + _LEAST - exact.to(tl.int64)).to(tl.int32)
+    missing = tl.full((), 0, tl.int32)
+    if not exact:
+        larger = tl.sum((kept > least).to(tl.int32))
+        if not ONCE:
+            for begin in range(BLOCK, visible, BLOCK):
+                larger += tl.sum((_ordered(scores_ptr, begin + tl.arange(0, BLOCK), visible) > least).to(tl.int32))
+        missing = top_k - larger
+    larger, equal = _write(
+        kept, 0, tl.full((), 0, tl.int32), tl.full((), 0, tl.int32), least, missing, target, table_ptr, visible,
+        page_shift,
+    )  # fmt: skip
+    if not ONCE:
+        for begin in range(BLOCK, visible, BLOCK):
+            score = _ordered(scores_ptr, begin + tl.arange(0, BLOCK), visible)
+            larger, equal = _write(
+                score, begin, larger, equal, least, missing, target, table_ptr, visible, page_shift
+            )  # fmt: skip
+
+
+@triton.jit
+def _reached(score, first, second, third):
+    """Which of three numbers each score reaches: in 21 bits for each."""
+    low = (score >= first).to(tl.int32) + ((score >= second).to(tl.int32) << 21)
+    return low.to(tl.int64) + ((score >= third).to(tl.int64) << 42)
+
+
+@triton.jit
+def _write(score, begin, larger, equal, least, missing, target, table_ptr, visible, page_shift):
+    """Of a block of scores those that are chosen, behind the `larger` and `equal` ones before it, which are returned
+    with its own."""
+    token = begin + tl.arange(0, score.shape[0])
+    is_larger, is_equal = (score > least).to(tl.int32), ((score == least) & (token < visible)).to(tl.int32)
+    both = is_larger + (is_equal << 16)
+    before = tl.cumsum(both) - both
+    equals = equal + (before >> 16)
+    place = larger + (before & 0xFFFF) + tl.minimum(equals, missing)
+    taken = (is_larger == 1) | ((is_equal == 1) & (equals < missing))
+    tl.store(target + place, _slots(token, taken, table_ptr, page_shift), mask=taken)
+    return larger + tl.sum(is_larger), equal + tl.sum(is_equal)
 
 
 @triton.jit

@@ -11,7 +11,9 @@ from kernels.selection import Context
 from kernels.variants import Variant, variant
 
 HEADS: Final = (32, 64)  # of GLM 5 and of DeepSeek V3.2
-SELECTED: Final = 4096  # scores that the choice goes through at a time
+# Scores that the choice goes through at a time: as many as stay in registers, and fewer where that is enough.
+SELECTED: Final = 8192
+FEW_SELECTED: Final = 2048
 _MODULE: Final = "kernels.indexer.triton_kernels"
 
 
@@ -51,6 +53,6 @@ def select(*, decodes: bool) -> Variant:
         "indexer",
         f"{_MODULE}:select_kernel",
         (*("*fp32", "*i32", "*i32", "*i32", "*i32", "*i32"), *("i32",) * 7),
-        {"BLOCK": SELECTED, "DECODES": decodes},
-        num_warps=8,
+        {"FEW": FEW_SELECTED, "BLOCK": SELECTED, "DECODES": decodes},
+        num_warps=16,
     )
