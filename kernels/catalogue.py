@@ -292,7 +292,14 @@ _ENTRIES = (
     Condition("rotary_dim", one_of=(64,)),
 )  # as published models have them
 _COMPRESSED_KEYS = (Condition("index_head_dim", one_of=(0, 128)),)  # where there are any
-MHC_HEAD = Op("mhc_head", (_torch("kernels.mhc_head.reference:mhc_head"),), needed=_has_residual_streams)
+MHC_HEAD = Op(
+    "mhc_head",
+    (
+        _triton("kernels.mhc_head.triton:mhc_head", conditions=_STREAMS, variants="kernels.mhc_head.variants:variants"),
+        _torch("kernels.mhc_head.reference:mhc_head"),
+    ),
+    needed=_has_residual_streams,
+)
 WINDOW_ENTRIES = Op(
     "window_entries",
     (

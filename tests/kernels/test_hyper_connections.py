@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from kernels.cases import error, randn
+from kernels.mhc_head import cases as head_cases
+from kernels.mhc_head import triton as head_triton
+from kernels.mhc_head import variants as head_variants
 from kernels.mhc_head.reference import mhc_head
 from kernels.mhc_post import cases as post_cases
 from kernels.mhc_post import reference as post_reference
@@ -88,9 +91,17 @@ def test_triton_agrees_behind_a_sublayer(case):
     assert error(result, wanted) <= case.tolerance
 
 
+@pytest.mark.parametrize("case", list(head_cases.cases(90)), ids=lambda case: case.name)
+def test_triton_agrees_behind_the_last_layer(case):
+    (result,), (wanted,) = case.run(head_triton.mhc_head, CPU), case.run(mhc_head, CPU)
+    assert error(result, wanted) <= case.tolerance
+
+
 @pytest.mark.parametrize("model", [None, V4], ids=["any model", "V4"])
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 103, 120, 121])
-@pytest.mark.parametrize(("op", "declared"), [("mhc_pre", pre_variants), ("mhc_post", post_variants)])
+@pytest.mark.parametrize(
+    ("op", "declared"), [("mhc_pre", pre_variants), ("mhc_post", post_variants), ("mhc_head", head_variants)]
+)
 def test_the_cases_launch_all_that_is_declared_and_nothing_else(op, declared, arch, model):
     found = set(declared.variants(arch, model))
     assert launched_by_cases(op, arch, model) == found <= set(declared.variants(arch))
