@@ -100,8 +100,7 @@ def mxfp4_row_kernel(
     a_ptr,  # as in `mxfp4_product_kernel`, two numbers in 32 bits
     b_ptr,  # and eight numbers in 32 bits
     b_scale_ptr,
-    order_ptr,
-    blocks_ptr,  # of a pair each
+    ids_ptr,  # [pairs] the expert of each
     weights_ptr,
     out_ptr,
     columns16,
@@ -113,20 +112,16 @@ def mxfp4_row_kernel(
     ACTIVATION: tl.constexpr,
 ):
     """As `mxfp4_product_kernel` for a single row, without a matrix unit: decoding takes as long as reading then, and
-    what brings weights to such a unit would come on top."""
+    what brings weights to such a unit would come on top. Pairs need not be sorted."""
     wait_for_previous()
     columns = columns16 * 16
     GATED: tl.constexpr = ACTIVATION != ""
     WIDTH: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
     TYPE: tl.constexpr = out_ptr.dtype.element_ty
     tiles = tl.cdiv(columns, WIDTH)
-    if tl.program_id(0) >= tl.load(blocks_ptr) * tiles:
-        return
-    tile = tl.program_id(0) % tiles
-    entry = blocks_ptr + 4 * (1 + tl.program_id(0) // tiles)
-    expert, place = tl.load(entry), tl.load(entry + 1)
-    pair = tl.load(order_ptr + place)
-    row = (pair // top_k if GATED else place).to(tl.int64)
+    tile, pair = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    expert = tl.load(ids_ptr + pair)
+    row = (pair // top_k if GATED else pair).to(tl.int64)
 
     n = tl.arange(0, BLOCK_N)
     if GATED:
@@ -168,10 +163,10 @@ def mxfp4_row_kernel(
     column = tile * WIDTH + tl.arange(0, WIDTH)
     if GATED:
         gate, up = tl.split(tl.reshape(sums, [WIDTH, 2]))
-        result, out_row = activated(gate, up, limit, ACTIVATION, LIMITED=True), place
+        result = activated(gate, up, limit, ACTIVATION, LIMITED=True)
     else:
-        result, out_row = sums * tl.load(weights_ptr + pair), pair
-    tl.store(out_ptr + out_row.to(tl.int64) * columns + column, result.to(TYPE), mask=column < columns)
+        result = sums * tl.load(weights_ptr + pair)
+    tl.store(out_ptr + pair.to(tl.int64) * columns + column, result.to(TYPE), mask=column < columns)
 
 
 @triton.jit

@@ -67,11 +67,20 @@ def fused_moe(
         tile = variants.mxfp4_tile_of(tokens * top_k, num_experts)
     else:
         tile = variants.tile_of(architecture(), gate_up_scale is not None, tokens * top_k, num_experts)
+    rows = out if top_k == 1 else x.new_empty(tokens * top_k, hidden)
+    if tile.block_m == 1:
+        assert gate_up_scale is not None
+        assert down_scale is not None
+        inner = x.new_empty(tokens * top_k, size)
+        mxfp4_rows(x, gate_up, gate_up_scale, expert_ids, weights, inner, tile, activation, limit)
+        mxfp4_rows(inner, down, down_scale, expert_ids, weights, rows, tile, "", limit)
+        if top_k > 1:
+            add_up(rows, out)
+        return out
     if by_expert is None:
         by_expert = sort_by_expert(expert_ids, num_experts, tile.block_m)
     assert by_expert.most == variants.most_blocks(tokens * top_k, num_experts, tile.block_m), "sorted for another tile"
     products = Products(by_expert, weights, tile, torch.inf if limit is None else limit)
-    rows = out if top_k == 1 else x.new_empty(tokens * top_k, hidden)
     if gate_up_scale is None:
         products.plain(x, gate_up, down, rows, activation)
     elif in_fp4:
@@ -138,13 +147,10 @@ class Products(NamedTuple):
             (x, gate_up, gate_up_scale, inner, activation),
             (inner, down, down_scale, out, ""),
         ):
-            kernel, given = mxfp4_product_kernel, (a, b)
-            if self.tile.block_m == 1:
-                kernel, given = mxfp4_row_kernel, (a.view(torch.int32), b.view(torch.int32))
             launch(
-                kernel, _mxfp4_variant(_name(x), self.tile, kind),
+                mxfp4_product_kernel, _mxfp4_variant(_name(x), self.tile, kind),
                 (self.pairs.most * cdiv(b.shape[1], self.tile.block_n),),
-                *given, scale.view(torch.uint8), *self.pairs, self.weights, to,
+                a, b, scale.view(torch.uint8), *self.pairs, self.weights, to,
                 to.shape[1] // variants.UNIT, b.shape[2] * 2 // float4.GROUP, self.weights.shape[1], self.limit,
             )  # fmt: skip
 
@@ -178,6 +184,27 @@ class Products(NamedTuple):
             out, out_scale, out.shape[1] // variants.UNIT, b.shape[2] // variants.UNIT, self.weights.shape[1],
             a.shape[0], out.shape[0], self.limit,
         )  # fmt: skip
+
+
+def mxfp4_rows(
+    a: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    expert_ids: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    tile: variants.Tile,
+    activation: str,
+    limit: float | None,
+) -> None:
+    """One of the two products of so few pairs that each is computed by itself, in the order of the tokens."""
+    launch(
+        mxfp4_row_kernel, _mxfp4_variant(_name(out), tile, activation),
+        (out.shape[0] * cdiv(b.shape[1], tile.block_n),),
+        a.view(torch.int32), b.view(torch.int32), b_scale.view(torch.uint8), expert_ids, weights, out,
+        out.shape[1] // variants.UNIT, b.shape[2] * 2 // float4.GROUP, weights.shape[1],
+        torch.inf if limit is None else limit,
+    )  # fmt: skip
 
 
 def add_up(rows: Tensor, out: Tensor) -> None:

@@ -199,7 +199,7 @@ def mxfp4_product(dtype: str, tile: Tile, activation: str) -> Variant:
         return variant(
             "fused_moe",
             "kernels.fused_moe.mxfp4:mxfp4_row_kernel",
-            ("*i32", "*i32", "*u8", "*i32", "*i32", "*fp32", wide, "i32", "i32", "i32", "fp32"),
+            ("*i32", "*i32", "*u8", "*i32", "*fp32", wide, "i32", "i32", "i32", "fp32"),
             {"BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k, "ACTIVATION": activation},
             num_warps=tile.num_warps,
         )

@@ -25,9 +25,9 @@ def route_by_softplus(logits: Tensor, routing: Routing, bias: Tensor | None, cho
     weights = torch.empty(tokens, routing.top_k, dtype=torch.float32, device=logits.device)
     ids = torch.empty(tokens, routing.top_k, dtype=torch.int32, device=logits.device)
     if tokens:
-        variant, rows_each = _plan(logits.dtype, experts, routing, chosen is not None)
+        variant = _plan(logits.dtype, experts, routing, chosen is not None)
         launch(
-            softplus_routing_kernel, variant, (cdiv(tokens, rows_each),),
+            softplus_routing_kernel, variant, (cdiv(tokens, int(variant.options["ROWS"])),),
             logits.contiguous(), weights if bias is None else bias, ids if chosen is None else chosen.contiguous(),
             weights, ids, tokens, experts, routing.top_k, int(bias is not None), int(routing.renormalise),
             routing.scale,
@@ -36,12 +36,11 @@ def route_by_softplus(logits: Tensor, routing: Routing, bias: Tensor | None, cho
 
 
 @functools.cache
-def _plan(dtype: torch.dtype, experts: int, routing: Routing, by_table: bool) -> tuple[Variant, int]:
-    """The variant, and how many tokens a program takes."""
+def _plan(dtype: torch.dtype, experts: int, routing: Routing, by_table: bool) -> Variant:
     assert experts <= variants.MAX_EXPERTS, f"{experts} experts"
     assert routing.top_k <= min(variants.MAX_TOP_K, experts), f"{routing.top_k} of {experts} experts for each token"
     block = variants.block_of(experts)
-    return variants.softplus(str(dtype).removeprefix("torch."), block, by_table), variants.rows_of(block)
+    return variants.softplus(str(dtype).removeprefix("torch."), block, by_table)
 
 
 @triton.jit(do_not_specialize=["tokens", "experts", "top_k", "has_bias", "renormalise", "scale"])

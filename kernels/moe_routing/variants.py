@@ -83,6 +83,6 @@ def softplus(dtype: str, block: int, by_table: bool) -> Variant:
         "moe_routing",
         "kernels.moe_routing.softplus:softplus_routing_kernel",
         (f"*{TRITON_TYPES[dtype]}", "*fp32", "*i64" if by_table else "*i32", "*fp32", "*i32", *("i32",) * 5, "fp32"),
-        {"ROWS": rows_of(block), "BLOCK": block, "PLACES": MAX_TOP_K, "BY_TABLE": by_table},
+        {"ROWS": 1, "BLOCK": block, "PLACES": MAX_TOP_K, "BY_TABLE": by_table},
         num_warps=1,
     )

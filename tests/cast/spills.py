@@ -48,12 +48,6 @@ KNOWN = (
         "sums of 64 heads, or queries of 16, fill half of the registers; measured on an H100, smaller tiles are slower",
     ),
     Known(
-        ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"),
-        ("select_kernel", "BLOCK=8192"),
-        32,
-        "places of what is written, in front of the passes: the scores stay in registers meanwhile",
-    ),
-    Known(
         ("sm_100", "sm_103"),
         ("prefill_kernel", "RANK=512"),
         16,
