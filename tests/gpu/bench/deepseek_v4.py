@@ -182,7 +182,7 @@ def _fill(tensor: Tensor) -> None:
 
 @torch.inference_mode()
 def _step_time(model: Any, caches: Caches, streams: int, device: torch.device) -> float:
-    """Of a step that a graph holds."""
+    """Of a step that a graph holds: the mean of four steps, of which one completes an entry of four tokens."""
     length, blocks = 640, 3
     starts = torch.arange(streams + 1, dtype=torch.int32, device=device)
     lens = torch.full((streams,), length, dtype=torch.int32, device=device)
@@ -202,7 +202,12 @@ def _step_time(model: Any, caches: Caches, streams: int, device: torch.device) -
         step()
     if streams == 1 and len(model.layers) > 2:
         _report_kernels(graph)
-    return _replay_s(graph)
+    found = []
+    for later in range(1, 5):
+        lens.fill_(length + later)
+        batch.positions.fill_(length + later - 1)
+        found.append(_replay_s(graph))
+    return sum(found) / len(found)
 
 
 def _report_kernels(graph: torch.cuda.CUDAGraph) -> None:
