@@ -290,7 +290,7 @@ def tune_attention(device: torch.device, ceilings: Ceilings) -> None:
     for sequences in (64, 32, 8, 1):
         made, moved = decodes(device, sequences)
         for tile, split in itertools.product(tiles, SPLITS):
-            with mock.patch.multiple(triton, _tile=lambda *_, tile=tile: tile, SPLIT=split):
+            with mock.patch.multiple(triton, _tile=lambda *_, tile=tile: tile, SPLIT=split, SPLIT_ON_HOPPER=split):
                 try:
                     seconds = graph_s(partial(triton.compressed_attention, *made, 128))
                 except Exception as problem:  # noqa: BLE001 - what does not fit is this tile's result
