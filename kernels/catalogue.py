@@ -271,35 +271,25 @@ SPARSE_MLA = Op(
     absent="sparse latent attention",
 )
 _STREAMS = (Condition("residual_streams", one_of=(2, 4)), Condition("hidden_size", multiple_of=8))
-MHC_PRE = Op(
-    "mhc_pre",
-    (
-        _triton("kernels.mhc_pre.triton:mhc_pre", conditions=_STREAMS, variants="kernels.mhc_pre.variants:variants"),
-        _torch("kernels.mhc_pre.reference:mhc_pre"),
-    ),
-    needed=_has_residual_streams,
-)
-MHC_POST = Op(
-    "mhc_post",
-    (
-        _triton("kernels.mhc_post.triton:mhc_post", conditions=_STREAMS, variants="kernels.mhc_post.variants:variants"),
-        _torch("kernels.mhc_post.reference:mhc_post"),
-    ),
-    needed=_has_residual_streams,
-)
+
+
+def _of_connections(op: str) -> Op:
+    return Op(
+        op,
+        (
+            _triton(f"kernels.{op}.triton:{op}", conditions=_STREAMS, variants=f"kernels.{op}.variants:variants"),
+            _torch(f"kernels.{op}.reference:{op}"),
+        ),
+        needed=_has_residual_streams,
+    )
+
+
+MHC_PRE, MHC_POST, MHC_HEAD = (_of_connections(op) for op in ("mhc_pre", "mhc_post", "mhc_head"))
 _ENTRIES = (
     Condition("head_dim", one_of=(512,)),
     Condition("rotary_dim", one_of=(64,)),
 )  # as published models have them
 _COMPRESSED_KEYS = (Condition("index_head_dim", one_of=(0, 128)),)  # where there are any
-MHC_HEAD = Op(
-    "mhc_head",
-    (
-        _triton("kernels.mhc_head.triton:mhc_head", conditions=_STREAMS, variants="kernels.mhc_head.variants:variants"),
-        _torch("kernels.mhc_head.reference:mhc_head"),
-    ),
-    needed=_has_residual_streams,
-)
 WINDOW_ENTRIES = Op(
     "window_entries",
     (
