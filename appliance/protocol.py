@@ -2,8 +2,7 @@
 
 Three conversations use them. Front door and core talk over ZeroMQ in msgpack (`ToCore`, `FromCore`). The supervisor
 writes `Event`s to `launches/<id>/events.jsonl` and sends the same lines as server-sent events. Findings and diagnoses
-are written by checks and read by people and programs. Times are seconds since the epoch, or durations (`_s`).
-"""
+are written by checks and read by people and programs. Times are seconds since the epoch, or durations (`_s`)."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `patch` maps dotted profile keys to new values: `{"backends.moe": "auto", "max-model-len": 4096}`; None removes the
     key, so that its default holds again. `options` are patches of which a person chooses one. `blocked` is what
-    preflight says against the start with the patch; where that is because of it, there is no patch.
-    """
+    preflight says against the start with the patch; where that is because of it, there is no patch."""
 
     text: str
     patch: dict[str, Any] | None = None
@@ -311,6 +309,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     num_speculative_tokens: int = 0  # the most of them for each request in a step; 0 with "none"
     keep_fp8: bool = False  # weights in block-scaled FP8 stay so; else they are multiplied out as they are loaded
     backends: dict[str, str] = {}  # op -> backend
+    places: dict[
+        str, str
+    ] = {}  # where the model calls ops -> backend, as `kernels.site_key` names them; before `backends`
     ranks: int = 1  # processes that share the model; the first speaks for all, and has the first device
     environment: dict[str, str] = {}  # to be set before the device is first touched, such as CUDA_VISIBLE_DEVICES
     cast: str | None = None  # the folder to be sealed to before a kernel is imported
@@ -447,7 +448,7 @@ class CorePhase(msgspec.Struct, frozen=True, kw_only=True, tag="core-phase"):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
-    """The model can generate. Sizes in bytes; `selection` is what was bound: op -> backend."""
+    """The model can generate. Sizes in bytes; `selection` is what was bound: op -> backend, and places that differ."""
 
     vocab_size: int
     num_blocks: int

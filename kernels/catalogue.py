@@ -27,7 +27,6 @@ _LATENT = Condition(
 _INDEX_KEYS = Condition("index_head_dim", one_of=(128,))
 _TURNING_KEYS = Condition("latent_rope_dim", one_of=(64,))
 
-
 # Two numbers for each of these heads lie behind the channels of a token.
 _GATES_OF_16_BYTES = Condition("gated_delta_value_heads", multiple_of=4)
 
@@ -68,6 +67,7 @@ RMS_NORM = Op(
                 Condition("hidden_size", multiple_of=8),
                 Condition("head_dim", multiple_of=8),
                 Condition("latent_query_rank", multiple_of=8),
+                Condition("row", multiple_of=8),
                 Condition("widest_norm", at_most=16384),
             ),
             variants="kernels.rms_norm.variants:variants",
@@ -120,10 +120,7 @@ GATED_ACTIVATION = Op(
     (
         _triton(
             "kernels.gated_activation.triton:gated_activation",
-            conditions=(
-                Condition("intermediate_size", multiple_of=8),
-                Condition("shared_intermediate_size", multiple_of=8),
-            ),
+            conditions=(Condition("gated_width", multiple_of=8),),
             variants="kernels.gated_activation.variants:variants",
         ),
         _torch("kernels.gated_activation.reference:gated_activation"),
@@ -352,7 +349,12 @@ GROUPED_LINEAR = Op(
 LINEAR = Op(
     "linear",
     (
-        _triton("kernels.linear.triton:linear", min_capability=(9, 0), variants="kernels.linear.variants:variants"),
+        _triton(
+            "kernels.linear.triton:linear",
+            min_capability=(9, 0),
+            conditions=(Condition("row", multiple_of=16),),
+            variants="kernels.linear.variants:variants",
+        ),
         Backend(
             "onednn",
             "kernels.linear.onednn:linear",
@@ -373,6 +375,7 @@ FP8_LINEAR = Op(
             conditions=(
                 Condition("hidden_size", multiple_of=16),
                 Condition("intermediate_size", multiple_of=16),
+                Condition("row", multiple_of=16),
                 Condition("fp8_blocks", one_of=((128, 128),), says="supports only scales of 128 x 128 blocks"),
             ),
             variants="kernels.fp8_linear.variants:variants",

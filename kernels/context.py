@@ -55,6 +55,7 @@ class Context:
     intermediate_size: int = 0
     dense_layers: bool = True  # some have a gated feed-forward layer rather than experts
     vocab_size: int = 0
+    row: int = 0  # of one place: the elements of a row that it norms, activates or multiplies; 0: of the whole model
     rotary_dim: int = 0
     rotary_interleaved: bool = False
     norm_offset: float = 0.0  # added to the weights of norms
@@ -109,8 +110,16 @@ class Context:
     @property
     def widest_norm(self) -> int:
         """Elements of the longest row that is normalised."""
+        if self.row:
+            return self.row
         heads = self.num_heads * self.head_dim if self.qk_norm == "all" else 0
         return max(self.hidden_size, heads, self.latent_query_rank)
+
+    @property
+    def gated_width(self) -> int:
+        """What divides the widths behind gated activations."""
+        dense = self.intermediate_size if self.dense_layers else 0
+        return self.row or math.gcd(dense, self.shared_intermediate_size)
 
     @property
     def latent_shape(self) -> tuple[int, int, int, int]:

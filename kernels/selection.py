@@ -7,15 +7,18 @@ backend that can, and every verdict is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernels.backend import Backend, CastNeeds, Condition, Fault, Objection
 from kernels.context import CastSummary, Context
 
 __all__ = [
     "AUTO", "Backend", "BackendRefusedError", "CastSummary", "Choice", "Condition", "Context", "Explanation", "Fault",
-    "Objection", "Op", "Verdict", "choose", "chosen_names", "explain", "verdicts",
+    "Objection", "Op", "Place", "PlaceChoice", "Verdict", "choose", "chosen_names", "explain", "heaviest_names",
+    "names_by_place", "verdicts",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -84,11 +87,12 @@ class Choice:
 
 
 class BackendRefusedError(ValueError):
-    """No backend can run an op here, or the requested one cannot. `verdicts` says why for each."""
+    """No backend can run an op here, or the requested one cannot. `verdicts` says why for each; `place` is where the
+    model calls the op, if it is refused there."""
 
-    def __init__(self, op: Op, requested: str, message: str, verdicts: tuple[Verdict, ...]) -> None:
+    def __init__(self, op: Op, requested: str, message: str, verdicts: tuple[Verdict, ...], place: str = "") -> None:
         super().__init__(message)
-        self.op, self.requested, self.verdicts = op, requested, verdicts
+        self.op, self.requested, self.verdicts, self.place = op, requested, verdicts, place
 
 
 def verdicts(op: Op, context: Context) -> tuple[Verdict, ...]:
@@ -96,13 +100,13 @@ def verdicts(op: Op, context: Context) -> tuple[Verdict, ...]:
     return tuple(Verdict(backend.name, tuple(backend.objections(context))) for backend in op.in_order(context))
 
 
-def choose(op: Op, context: Context, requested: str = AUTO) -> Choice:
-    """The backend of `op` in `context`.
+def choose(op: Op, context: Context, requested: str = AUTO, place: str = "") -> Choice:
+    """The backend of `op` in `context`; `place` is where that is, for people.
 
     Raises:
         BackendRefusedError: `requested` is unknown or cannot run here, or with `auto` no backend can.
     """
-    judged = verdicts(op, context)
+    judged, named = verdicts(op, context), place or op.name
     backends = dict(zip((verdict.backend for verdict in judged), op.in_order(context), strict=True))
     usable = [verdict.backend for verdict in judged if verdict.usable]
     if requested in usable:
@@ -111,21 +115,29 @@ def choose(op: Op, context: Context, requested: str = AUTO) -> Choice:
         return Choice(op.name, backends[usable[0]], requested, judged)
     if requested == AUTO:
         reasons = "; ".join(f"{verdict.backend} {verdict.reason}" for verdict in judged)
-        message = f"no backend of {op.name} can run on {context.place}: {reasons}"
+        message = f"no backend of {named} can run on {context.place}: {reasons}"
     elif requested in backends:
         verdict = next(verdict for verdict in judged if verdict.backend == requested)
-        message = f"the {requested} backend of {op.name} cannot run here: it {verdict.reason}"
+        message = f"the {requested} backend of {named} cannot run here: it {verdict.reason}"
     else:
         known = ", ".join([AUTO, *backends])
         message = f"the {context.engine} engine has no backend {requested!r} of {op.name} (known: {known})"
-    raise BackendRefusedError(op, requested, message, judged)
+    raise BackendRefusedError(op, requested, message, judged, place)
+
+
+class Place(NamedTuple):
+    """Where a model calls an op: `key` as `kernels.site_key` makes it, and what the choice depends on there."""
+
+    op: str
+    key: str
+    context: Context
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """The outcome for one op: the chosen backend and what it needs from a cast, or why there is none."""
+class PlaceChoice:
+    """The outcome for one place of an op, as `Explanation`."""
 
-    op: Op
+    key: str
     requested: str
     verdicts: tuple[Verdict, ...]
     chosen: Backend | None
@@ -133,25 +145,97 @@ class Explanation:
     refusal: BackendRefusedError | None = None
 
 
-def explain(ops: Iterable[Op], context: Context, backends: Mapping[str, str] | None = None) -> tuple[Explanation, ...]:
-    """One for each op that the model needs; `backends` is the profile's mapping of settings to names. Nothing is
-    raised: an op without a usable backend has a `refusal` instead."""
-    wanted = backends or {}
+@dataclass(frozen=True)
+class Explanation:
+    """The outcome for one op: the chosen backend and what it needs from a cast, or why there is none. Where the model's
+    places of the op are known, each has its own outcome; `chosen` is then what most of them get (of equally many, the
+    first in order), and the verdicts are those of the first of these. One that is refused refuses the op. `needs` are
+    of all places."""
+
+    op: Op
+    requested: str
+    verdicts: tuple[Verdict, ...]
+    chosen: Backend | None
+    needs: CastNeeds
+    refusal: BackendRefusedError | None = None
+    places: tuple[PlaceChoice, ...] = ()
+
+    @property
+    def used(self) -> tuple[Backend, ...]:
+        """Every backend that serves a place, the most frequent first."""
+        if self.chosen is None:
+            return ()
+        found = {self.chosen.name: self.chosen}
+        found |= {place.chosen.name: place.chosen for place in self.places if place.chosen}
+        return tuple(found.values())
+
+
+def explain(
+    ops: Iterable[Op],
+    context: Context,
+    backends: Mapping[str, str] | None = None,
+    places: Sequence[Place] = (),
+    by_place: Mapping[str, str] | None = None,
+) -> tuple[Explanation, ...]:
+    """One for each op that the model needs; `backends` is the profile's mapping of settings to names, and `by_place`
+    that of places, which goes first. Nothing is raised: an op without a usable backend has a `refusal` instead."""
+    wanted, wanted_at = backends or {}, by_place or {}
     found = []
     for op in ops:
         if not op.concerns(context):
             continue
         requested = wanted.get(op.setting or "", AUTO)
-        try:
-            choice = choose(op, context, requested)
-        except BackendRefusedError as error:
-            found.append(Explanation(op, requested, error.verdicts, None, CastNeeds((), ()), error))
+        own = [place for place in places if place.op == op.name]
+        if own:
+            choices = tuple(_at(op, place.key, place.context, wanted_at.get(place.key, requested)) for place in own)
+            found.append(_over(op, requested, choices))
         else:
-            needs = choice.backend.needs_of_a_cast(context)
-            found.append(Explanation(op, requested, choice.verdicts, choice.backend, needs))
+            alone = _at(op, "", context, requested)
+            found.append(Explanation(op, requested, alone.verdicts, alone.chosen, alone.needs, alone.refusal))
     return tuple(found)
 
 
+def _at(op: Op, key: str, context: Context, requested: str) -> PlaceChoice:
+    try:
+        choice = choose(op, context, requested, key)
+    except BackendRefusedError as error:
+        return PlaceChoice(key, requested, error.verdicts, None, CastNeeds((), ()), error)
+    return PlaceChoice(key, requested, choice.verdicts, choice.backend, choice.backend.needs_of_a_cast(context))
+
+
+def _over(op: Op, requested: str, places: tuple[PlaceChoice, ...]) -> Explanation:
+    """What the op's places come to together."""
+    refused = next((place for place in places if place.refusal), None)
+    counted = Counter(place.chosen.name for place in places if place.chosen)
+    most = max((verdict.backend for verdict in places[0].verdicts), key=lambda name: counted[name])
+    shown = refused or next(place for place in places if place.chosen and place.chosen.name == most)
+    needs = CastNeeds(
+        tuple(dict.fromkeys(name for place in places for name in place.needs.variants)),
+        tuple(dict.fromkeys(name for place in places for name in place.needs.modules)),
+    )
+    refusal = refused.refusal if refused else None
+    return Explanation(op, requested, shown.verdicts, None if refused else shown.chosen, needs, refusal, places)
+
+
 def chosen_names(explanations: Iterable[Explanation]) -> dict[str, str]:
-    """Op -> backend, for every op that has one: what a core binds, and what its memory is planned for."""
+    """Op -> backend, for every op that has one: what a core binds where a place has no other."""
     return {found.op.name: found.chosen.name for found in explanations if found.chosen}
+
+
+def names_by_place(explanations: Iterable[Explanation]) -> dict[str, str]:
+    """Place -> backend, of all places that have one: what a core binds there."""
+    return {place.key: place.chosen.name for found in explanations for place in found.places if place.chosen}
+
+
+def heaviest_names(explanations: Iterable[Explanation]) -> dict[str, str]:
+    """Op -> backend, for what memory is planned for and what graphs may hold: of several, the one that keeps the most
+    beside its result (a library's own layout of weights, then torch)."""
+    found = {}
+    for explanation in explanations:
+        names = [backend.name for backend in explanation.used]
+        if names:
+            found[explanation.op.name] = next((name for name in _HEAVY if name in names), names[0])
+    return found
+
+
+_HEAVY = ("onednn", "torch")

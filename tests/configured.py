@@ -10,14 +10,22 @@ import msgspec
 
 from appliance.checkpoint.cache_specs import pool_windows
 from appliance.checkpoint.config import read_config
+from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.selection import chosen_fields
 from appliance.checkpoint.sharding import sharded
 from appliance.protocol import EngineConfig
 from kernels.cast.setting import CAST, cast_summary
 
 
-def engine_config(folder: Path, *, wanted: Mapping[str, str] | None = None, **values: Any) -> EngineConfig:
-    """`wanted` are a profile's `backends`; `values` are fields of EngineConfig, of which a test says otherwise."""
+def engine_config(
+    folder: Path,
+    *,
+    wanted: Mapping[str, str] | None = None,
+    wanted_at: Mapping[str, str] | None = None,
+    **values: Any,
+) -> EngineConfig:
+    """`wanted` are a profile's `backends`, `wanted_at` its `site-backends`; `values` are fields of EngineConfig, of
+    which a test says otherwise."""
     defaults: dict[str, Any] = {
         "model_folder": str(folder),
         "device": "cpu",
@@ -34,7 +42,7 @@ def engine_config(folder: Path, *, wanted: Mapping[str, str] | None = None, **va
         others = pool_windows(read_config(folder).cache_specs, values["max_model_len"])[1:]
         values.setdefault("window_blocks", dict.fromkeys(others, values["num_blocks"]))
         if "backends" not in values:
-            values = chosen(folder, wanted, values) | values
+            values = chosen(folder, wanted, values, wanted_at=wanted_at) | values
     return msgspec.convert(values, EngineConfig)
 
 
@@ -50,7 +58,8 @@ def chosen(folder: Path, wanted: Mapping[str, str] | None, values: Mapping[str, 
         "cast": cast_summary({CAST: values["cast"]}) if values.get("cast") and device != "cpu" else None,
     } | where
     ranks = values.get("ranks", 1)
-    config = sharded(read_config(folder), ranks)
+    whole = read_config(folder)
+    config = sharded(with_head(whole) if values.get("drafts") == "mtp" else whole, ranks)
     return chosen_fields(config, described.pop("device"), wanted, workers=ranks, **described)
 
 

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from appliance.checkpoint.model_config import ACTIVATIONS, CompressedAttention, ModelConfig
 from appliance.checkpoint.quantization import BLOCK
+from appliance.checkpoint.sites import places
 from appliance.engines import engine_named
 from kernels.catalogue import OPS, graphs_hold_prefills
 from kernels.context import CastSummary, Context
 from kernels.libraries import installed
-from kernels.selection import chosen_names, explain
+from kernels.selection import chosen_names, explain, heaviest_names, names_by_place
 
 # (device, dtype) with kernels that multiply by weights in FP8. Elsewhere weights are expanded when they are loaded:
 # that takes two to four times their memory, and saves doing it in every step.
@@ -110,16 +111,22 @@ def _ratios_of_all(config: ModelConfig) -> Iterator[int]:
 
 
 def chosen_fields(
-    config: ModelConfig, device: str, wanted: Mapping[str, str] | None = None, **described: Any
+    config: ModelConfig,
+    device: str,
+    wanted: Mapping[str, str] | None = None,
+    wanted_at: Mapping[str, str] | None = None,
+    **described: Any,
 ) -> dict[str, Any]:
-    """`backends`, `keep_fp8` and `prefill_graphs` of an EngineConfig that is not made from a launch's plan: for one
-    process, without CUDA graphs unless described otherwise, with the libraries installed here. `device` is torch's
-    name, such as "cuda:0"; `wanted` is a profile's `backends`; `described` are arguments of `selection_context`."""
+    """`backends`, `places`, `keep_fp8` and `prefill_graphs` of an EngineConfig that is not made from a launch's plan:
+    for one process, without CUDA graphs unless described otherwise, with the libraries installed here. `device` is
+    torch's name, such as "cuda:0"; `wanted` is a profile's `backends`, and `wanted_at` its `site-backends`; `described`
+    are arguments of `selection_context`."""
     here: dict[str, Any] = {"device": device.partition(":")[0], "cuda_graphs": False, "libraries": installed()}
     context = selection_context(config, **(here | described))
-    backends = chosen_names(explain(OPS, context, wanted))
+    found = explain(OPS, context, wanted, places(config, context), wanted_at)
     return {
-        "backends": backends,
+        "backends": chosen_names(found),
+        "places": names_by_place(found),
         "keep_fp8": context.fp8_blocks is not None,
-        "prefill_graphs": graphs_hold_prefills(backends),
+        "prefill_graphs": graphs_hold_prefills(heaviest_names(found)),
     }

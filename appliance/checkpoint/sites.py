@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from appliance.checkpoint.drafting import head_of, is_head
@@ -16,6 +19,9 @@ from appliance.checkpoint.model_config import (
     LatentAttention,
     ModelConfig,
 )
+from kernels.context import Context
+from kernels.selection import Place
+from kernels.site_key import site_key
 
 FP8: Final = "float8_e4m3fn"
 FP4: Final = "mxfp4"
@@ -23,12 +29,22 @@ FP4: Final = "mxfp4"
 
 class Site(NamedTuple):
     """`shape` is in words, and that of one rank. `layers` are none where an op is called once a step, before the first
-    layer or behind the last one."""
+    layer or behind the last one. `key` names it: the op and the numbers of its shape in their order, and the format of
+    a product that is in another one than the model."""
 
     op: str
     shape: str
     dtype: str
     layers: tuple[int, ...] = ()
+    key: str = ""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of its shape."""
+        return tuple(int(number.replace(",", "")) for number in _NUMBER.findall(self.shape))
+
+
+_NUMBER: Final = re.compile(r"\d[\d,]*(?<!,)")
 
 
 def sites(config: ModelConfig, *, dtype: str, cache_dtype: str, keep_fp8: bool) -> tuple[Site, ...]:
@@ -46,7 +62,37 @@ def sites(config: ModelConfig, *, dtype: str, cache_dtype: str, keep_fp8: bool) 
     if config.ranks > 1:
         found[Site("all_reduce", f"{config.hidden_size:,}", dtype)] = list(range(config.num_hidden_layers))
     found[Site("sampling", f"{config.vocab_size:,} logits", "float32")] = []
-    return tuple(site._replace(layers=tuple(layers)) for site, layers in found.items())
+    return tuple(site._replace(layers=tuple(layers), key=_key(site, dtype)) for site, layers in found.items())
+
+
+def _key(site: Site, dtype: str) -> str:
+    return site_key(site.op, *site.sizes, dtype=site.dtype if site.op == "linear" and site.dtype != dtype else "")
+
+
+def places(config: ModelConfig, context: Context) -> tuple[Place, ...]:
+    """What the choice depends on at each of the model's sites, of which `context` describes all. Where a `config` is
+    shared by ranks, it is that of one."""
+    called = sites(
+        config, dtype=context.dtype, cache_dtype=context.cache_dtype, keep_fp8=context.fp8_blocks is not None
+    )
+    return tuple(Place(site.op, site.key, _context_at(site, config, context)) for site in called)
+
+
+def _context_at(site: Site, config: ModelConfig, context: Context) -> Context:
+    match site.op:
+        case "linear":
+            return replace(context, dtype=site.dtype, row=site.sizes[-1])
+        case "fp8_linear":
+            return replace(context, row=math.gcd(*site.sizes))
+        case "gated_activation":
+            return replace(context, row=site.sizes[0])
+        case "rms_norm":
+            return replace(context, row=site.sizes[0])
+        case "paged_attention":
+            mixers = (config.layers[layer].mixer for layer in site.layers)
+            windows = any(isinstance(mixer, Attention) and mixer.window is not None for mixer in mixers)
+            return replace(context, sliding_window=windows)
+    return context
 
 
 def _of_layer(config: ModelConfig, layer: int, dtype: str, cache_dtype: str, keep_fp8: bool) -> Iterator[Site]:
@@ -72,9 +118,7 @@ def _of_layer(config: ModelConfig, layer: int, dtype: str, cache_dtype: str, kee
 
 def _attention(config: ModelConfig, mixer: Attention, dtype: str, cache_dtype: str) -> Iterator[Site]:
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    if config.qk_norm == "head":
-        yield Site("rms_norm", f"{heads + kv_heads} heads of {config.head_dim}", dtype)
-    elif config.qk_norm == "all":
+    if config.qk_norm == "all":  # those of each head are part of `rotary_cache`
         for count in (heads, kv_heads):
             yield Site("rms_norm", f"{count * config.head_dim:,}", dtype)
     of = f"of {config.head_dim}, {kv_heads} of keys and values"
@@ -146,13 +190,13 @@ def _family(config: ModelConfig) -> Family:
 
 def _products(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -> Iterator[Site]:
     """A product is what the engine multiplies at once: several projections of one input. What attention takes apart is
-    never kept in FP8."""
+    part of attention."""
     family = _family(config)
     grouped = None
     if isinstance(config.layers[layer].mixer, CompressedAttention):
         grouped = deepseek_v4.grouped(config, layer).name  # which has an op of its own
     for product in family.products(config, layer):
-        if product[0].name == grouped:
+        if product[0].name == grouped or product[0].expanded:
             continue
         shape = f"{sum(part.rows for part in product):,} x {product[0].columns:,}"
         in_fp8 = keep_fp8 and _is_covered(config, product)
@@ -160,7 +204,7 @@ def _products(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -> It
 
 
 def _is_covered(config: ModelConfig, product: Sequence[Projection]) -> bool:
-    return config.fp8 is not None and all(config.fp8.covers(part.name) and not part.expanded for part in product)
+    return config.fp8 is not None and all(config.fp8.covers(part.name) for part in product)
 
 
 def _feed_forward(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -> Iterator[Site]:

@@ -95,8 +95,9 @@ class Engine:
         model_config = sharded(whole, group.count)
         index = one_by_one(read_index(folder), whole)
 
+        log("backends: " + ", ".join(f"{at} {name}" for at, name in (config.backends | _elsewhere(config)).items()))
         report(CorePhase(phase=Phase.WEIGHTS, progress=Progress(total=index.total_bytes, unit="bytes")))
-        kernels = bind(config.backends)
+        kernels = bind(config.backends, places=config.places)
         model = build(BuildContext(model_config, kernels, device, dtype, config.max_model_len, config.keep_fp8, group))
         optional = {name: place for name, place in model.optional_destinations().items() if name in index.tensors}
         destinations = {**model.destinations(), **optional}
@@ -191,7 +192,7 @@ class Engine:
             block_size=config.block_size,
             weight_bytes=weight_bytes,
             cache_bytes=self._caches.nbytes,
-            selection=dict(config.backends),
+            selection=config.backends | _elsewhere(config),
             versions={"torch": str(torch.__version__)},
         )
 
@@ -439,6 +440,11 @@ class Engine:
 def _by_pool(found: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
     """The blocks of each pool, in order: all ranks must go through them alike."""
     return {pool: [block for _, block in each] for pool, each in groupby(sorted(found), key=itemgetter(0))}
+
+
+def _elsewhere(config: EngineConfig) -> dict[str, str]:
+    """Place -> backend, where that is not what its op has otherwise."""
+    return {at: name for at, name in config.places.items() if name != config.backends.get(at.partition("@")[0])}
 
 
 def _graph_shapes(config: EngineConfig) -> list[GraphShape]:

@@ -109,7 +109,18 @@ def _as_data(found: Report) -> dict[str, Any]:
                 "requested": row.requested,
                 "chosen": row.chosen,
                 "kernels": row.kernels,
-                "sites": [{"shape": s.shape, "dtype": s.dtype, "layers": s.layers} for s in row.sites],
+                "sites": [
+                    {
+                        "site": each.site.key,
+                        "shape": each.site.shape,
+                        "dtype": each.site.dtype,
+                        "layers": each.site.layers,
+                        "requested": each.requested,
+                        "chosen": each.backend,
+                        "why": each.why or None,
+                    }
+                    for each in row.sites
+                ],
                 "refusal": row.refusal or None,
                 "vllm": None if row.arguments is None else {"arguments": row.arguments, "environment": row.environment},
                 "others": [

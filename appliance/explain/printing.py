@@ -44,13 +44,12 @@ def _table(report: Report, everything: bool) -> Table:
 def _sites(report: Report) -> Table:
     """Where the model calls each op."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, expand=False)
-    table.add_column("op", no_wrap=True)
-    for title in ("shape", "format", "layers"):
+    for title in ("site", "shape", "format", "layers", "backend"):
         table.add_column(title, overflow="fold")
     for row in report.rows:
-        for number, site in enumerate(row.sites):
-            layers = layers_label(site.layers, report.num_layers)
-            table.add_row("" if number else op_label(row.op), site.shape, site.dtype, layers)
+        for each in row.sites:
+            site, layers = each.site, layers_label(each.site.layers, report.num_layers)
+            table.add_row(site.key, site.shape, site.dtype, layers, each.backend or Text("refused", "bold red"))
     return table
 
 

@@ -56,6 +56,17 @@ class OtherBackend:
 
 
 @dataclass(frozen=True)
+class SiteRow:
+    """One place where the model calls an op, and what it gets there; `why` is set where that is not what the op's other
+    places get. `backend` is None where none can run."""
+
+    site: Site
+    backend: str | None
+    requested: str = AUTO
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Row:
     """One op. `chosen` is None where the op is refused; `kernels` is how many compiled ones the chosen backend may
     launch, which is what a cast has to hold for it. `sites` are where the model calls the op, of the native engine.
@@ -67,7 +78,7 @@ class Row:
     chosen: str | None
     others: tuple[OtherBackend, ...]
     kernels: int = 0
-    sites: tuple[Site, ...] = ()
+    sites: tuple[SiteRow, ...] = ()
     refusal: str = ""
     arguments: Mapping[str, str] | None = None
     environment: Mapping[str, str] | None = None
@@ -195,11 +206,27 @@ def _row(explanation: Explanation, called: tuple[Site, ...]) -> Row:
         chosen=chosen.name if chosen else None,
         others=tuple(_others(explanation)),
         kernels=len(explanation.needs.variants) + len(explanation.needs.modules),
-        sites=called,
+        sites=tuple(_site(explanation, site) for site in called),
         refusal=str(explanation.refusal or ""),
         arguments=options.arguments if options else None,
         environment=options.environment if options else None,
     )
+
+
+def _site(explanation: Explanation, site: Site) -> SiteRow:
+    usual = explanation.chosen.name if explanation.chosen else None
+    place = next((place for place in explanation.places if place.key == site.key), None)
+    if place is None:
+        return SiteRow(site, usual)
+    name = place.chosen.name if place.chosen else None
+    if name == usual or name is None:
+        return SiteRow(site, name, place.requested, str(place.refusal or ""))
+    if place.requested == name:
+        why = "the profile asks for it here"
+    else:
+        verdict = next(verdict for verdict in place.verdicts if verdict.backend == usual)
+        why = f"{usual} {verdict.reason or 'is not preferred here'}"
+    return SiteRow(site, name, place.requested, why)
 
 
 def _others(explanation: Explanation) -> Iterable[OtherBackend]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from appliance.engines import engine_named
 from appliance.explain.report import Report
@@ -46,7 +46,15 @@ def about(report: Report) -> str:
 def sentences(report: Report) -> list[str]:
     """What there is to say beside the table."""
     said = (_ranks(report), _memory(report), _libraries(report), _cast_needs(report), _vllm(report))
-    return [sentence for sentence in said if sentence]
+    return [sentence for sentence in (*said, *_elsewhere(report)) if sentence]
+
+
+def _elsewhere(report: Report) -> Iterator[str]:
+    """Places that get another backend than most of their op."""
+    for row in report.rows:
+        for each in row.sites:
+            if each.why and each.backend is not None:
+                yield f"{each.site.key} gets {each.backend}: {each.why}."
 
 
 def source_label(source: str) -> str:

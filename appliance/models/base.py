@@ -12,7 +12,7 @@ from torch import Tensor
 from appliance.checkpoint.model_config import ModelConfig
 from appliance.models.batch import ForwardBatch, LayerCache
 from appliance.models.collectives import ALONE, Group
-from kernels.binding import Kernels
+from kernels.binding import Bound, Kernels
 from kernels.fp8_linear.rounded import Rounded
 
 
@@ -28,6 +28,11 @@ class BuildContext:
     max_model_len: int
     keep_fp8: bool = False
     group: Group = ALONE
+
+    def linear_for(self, weight: Tensor) -> Bound:
+        """What multiplies by a `weight` [O, I] that is not in FP8."""
+        dtype = "" if weight.dtype is self.dtype else str(weight.dtype).removeprefix("torch.")
+        return self.kernels.at("linear", *weight.shape, dtype=dtype)
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """Room for a parameter, in the model's dtype unless another is given; the checkpoint fills it."""

@@ -22,6 +22,7 @@ from appliance.checkpoint.memory import (
 )
 from appliance.checkpoint.selection import selection_context
 from appliance.checkpoint.sharding import obstacle, sharded
+from appliance.checkpoint.sites import places
 from appliance.engines import engine_named
 from appliance.hardware.device import Device, gpus_of_ranks, select_device
 from appliance.hardware.engine_machine import Machine
@@ -34,7 +35,7 @@ from appliance.profile.sizes import size_text
 from kernels.attention_workspace import WORKSPACES, workspace_tensors
 from kernels.catalogue import OPS
 from kernels.paged_attention.workspace import Step
-from kernels.selection import AUTO, BackendRefusedError, Context, Explanation, chosen_names, explain
+from kernels.selection import AUTO, BackendRefusedError, Context, Explanation, explain, heaviest_names
 
 Attention = Callable[[int], tuple[tuple[int, ...], ...]]
 Source = Literal["default", "profile", "model", "gpu", "environment", "engine"]
@@ -95,11 +96,11 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
         why = f"the model keeps entries of up to {config.block_multiple} tokens, which a block must hold whole"
         values["block-size"] = EffectiveValue(block_size_for(config), "model", why)
     context = _context(profile, config, device, values, machine)
-    selection = explain(OPS, context, profile.backends)
-    if why := _without_graphs(profile, context, selection):
+    selection = _selection(profile, config, context)
+    if why := _without_graphs(profile, config, context, selection):
         values["enforce-eager"] = EffectiveValue(True, "engine", why)
         context = dataclasses.replace(context, cuda_graphs=False)
-        selection = explain(OPS, context, profile.backends)
+        selection = _selection(profile, config, context)
     limits = memory_limits(
         profile, dtype=dtype, kv_cache_dtype=values["kv-cache-dtype"].value, block_size=values["block-size"].value
     )
@@ -108,7 +109,7 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
         limits,
         device=device.kind,
         attention=_attention(selection, context, limits, pool_windows(config.cache_specs)),
-        backends=chosen_names(selection),
+        backends=heaviest_names(selection),
         unified=device.gpu is not None and device.gpu.memory_kind == "unified",
         graphs=context.cuda_graphs,
     )
@@ -198,16 +199,23 @@ def _context(
     )
 
 
-def _without_graphs(profile: Profile, context: Context, selection: Sequence[Explanation]) -> str:
+def _selection(profile: Profile, config: ModelConfig, context: Context) -> tuple[Explanation, ...]:
+    """By place for the native engine, whose model's places are known."""
+    at = () if engine_named(profile.engine).measures_memory else places(config, context)
+    return explain(OPS, context, profile.backends, at, profile.site_backends)
+
+
+def _without_graphs(profile: Profile, config: ModelConfig, context: Context, selection: Sequence[Explanation]) -> str:
     """Why the native engine captures no CUDA graphs although the profile does not forbid them; "" where it does."""
     if profile.enforce_eager or not engine_named(profile.engine).plans_graphs:
         return ""
     if not context.cuda_graphs:
         return "CUDA graphs need a GPU"
     for found in selection:
-        if found.chosen and not found.chosen.captured:
-            return f"CUDA graphs cannot hold the {found.chosen.name} backend of {found.op.name}"
-    eager = explain(OPS, dataclasses.replace(context, cuda_graphs=False), profile.backends)
+        for backend in found.used:
+            if not backend.captured:
+                return f"CUDA graphs cannot hold the {backend.name} backend of {found.op.name}"
+    eager = _selection(profile, config, dataclasses.replace(context, cuda_graphs=False))
     for found, without in zip(selection, eager, strict=True):
         if found.refusal and without.chosen:
             return f"CUDA graphs cannot hold the {without.chosen.name} backend of {without.op.name}"
@@ -221,13 +229,17 @@ def _attention(
     window and a chunk. Nothing where the launch is refused for want of a backend; and vLLM measures by itself what its
     own takes."""
     found = [explanation for explanation in selection if explanation.op.name in WORKSPACES]
-    chosen = {explanation.op.name: explanation.chosen for explanation in found if explanation.chosen is not None}
-    if len(chosen) < len(found) or any(engine_named(each.engine).measures_memory for each in chosen.values()):
+    used = [(each.op.name, backend) for each in found for backend in each.used]
+    if not all(each.used for each in found) or any(engine_named(each.engine).measures_memory for _, each in used):
         return lambda _: ()
-    names = {op: backend.name for op, backend in chosen.items()}
     tokens, seqs = limits.max_num_batched_tokens, limits.most_rows
     most = sys.maxsize if windows[0] is None else windows[0] + tokens + limits.block_size
-    return lambda length: workspace_tensors(names, context, Step(tokens, seqs, min(length, most)))
+
+    def tensors(length: int) -> tuple[tuple[int, ...], ...]:
+        step = Step(tokens, seqs, min(length, most))
+        return tuple(each for op, backend in used for each in workspace_tensors({op: backend.name}, context, step))
+
+    return tensors
 
 
 def workers(profile: Profile) -> int:

@@ -19,7 +19,7 @@ from appliance.plan.effective import Effective
 from appliance.profile.schema import Profile
 from appliance.protocol import EngineConfig
 from kernels.catalogue import graphs_hold_prefills
-from kernels.selection import chosen_names
+from kernels.selection import chosen_names, heaviest_names, names_by_place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,6 @@ class NativePlan(LaunchPlan):
 
     def engine_config(self) -> EngineConfig:
         profile, effective = self.profile, self.effective
-        backends = chosen_names(effective.selection)
         return EngineConfig(
             model_folder=str(self.folder),
             device="cpu" if self.device.gpu is None else "cuda:0",
@@ -115,11 +114,12 @@ class NativePlan(LaunchPlan):
             num_snapshots=self.memory.num_snapshots,
             prefix_caching=profile.prefix_caching,
             enforce_eager=effective["enforce-eager"].value,
-            prefill_graphs=graphs_hold_prefills(backends),
+            prefill_graphs=graphs_hold_prefills(heaviest_names(effective.selection)),
             drafts=profile.speculative_config.method,
             num_speculative_tokens=profile.speculative_config.most,
             keep_fp8=effective.context.fp8_blocks is not None,
-            backends=backends,
+            backends=chosen_names(effective.selection),
+            places=names_by_place(effective.selection),
             ranks=effective.ranks,
             environment=self.environment,
             cast=str(self.cast) if self.sealed else None,

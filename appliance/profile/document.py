@@ -88,6 +88,7 @@ def load(document: Mapping[str, Any]) -> Profile:
         strict_requests=values["strict-requests"],
         response_store=values["response-store"],
         backends=_section(values, "backends"),
+        site_backends=dict(values["site-backends"]),
         sampling_defaults={key.replace("-", "_"): value for key, value in sampling.items() if value is not None},
         on_failure=values["on-failure"],
         vllm=VllmOptions(dict(values["vllm.extra-args"]), dict(values["vllm.environment"])),

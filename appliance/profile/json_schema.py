@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from appliance.profile import vllm_options
+from appliance.profile import site_backends, vllm_options
 from appliance.profile.schema import SETTINGS, Setting, Type
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -71,7 +71,13 @@ def _property(setting: Setting) -> dict[str, Any]:
     ):
         if value is not None:
             made[name] = value
-    if setting.type is Type.OPTIONS:
+    if setting.key == site_backends.KEY:
+        made["additionalProperties"] = False
+        made["patternProperties"] = {
+            f"^{op}@[0-9]+(?:x[0-9]+)*(?::[a-z0-9_]+)?$": {"enum": list(names)}
+            for op, names in site_backends.BACKENDS.items()
+        }
+    elif setting.type is Type.OPTIONS:
         made["additionalProperties"] = False
         made["properties"] = _options(setting.key)
     return made

@@ -298,6 +298,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _backend("linear", "The backend for linear layers."),
     _backend("gdn-prefill", "The backend for gated delta layers; vLLM chooses one for their prefill only."),
     _backend("sparse-mla", "The backend for sparse multi-head latent attention."),
+    Setting(
+        key="site-backends",
+        type=Type.OPTIONS,
+        default={},
+        group="Backends",
+        help="Backends for single sites of the model, by the names that `ingot explain` prints; they go before the "
+        "settings above. Native engine only.",
+    ),
     _sampling_number("temperature", "Randomness. 0 always picks the most likely token."),
     _sampling(
         "top-p", Type.NUMBER, "Sample from the most likely tokens that add up to this probability.", above=0, maximum=1
@@ -440,6 +448,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     strict_requests: bool
     response_store: int
     backends: dict[str, str]
+    site_backends: dict[str, str]
     sampling_defaults: dict[str, float | int]
     on_failure: str
     vllm: VllmOptions

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from appliance.profile import several_hosts, sizes, spellings, vllm_options
+from appliance.profile import several_hosts, site_backends, sizes, spellings, vllm_options
 from appliance.profile.schema import BY_KEY, SECTIONS, SETTINGS, Problem, Setting, Type
 from appliance.profile.shown import plain, shown
 
@@ -211,6 +211,13 @@ def _judge_number(setting: Setting, number: float, given: Any) -> Iterator[Probl
 
 
 def _judge_options(field: str, options: Mapping[Any, Any]) -> Iterator[Problem]:
+    if field == site_backends.KEY:
+        for name, backend in options.items():
+            if (wrong := site_backends.objection(name, backend)) is not None:
+                message, remedy = wrong
+                where = plain(f"{field}.{name}")[:128]
+                yield Problem(field=where, value=shown(backend), message=message, remedy=remedy)
+        return
     known = vllm_options.FLAG_BY_NAME if field == "vllm.extra-args" else vllm_options.VARIABLE_BY_NAME
     for name, value in options.items():
         where = plain(f"{field}.{name}")[:128]

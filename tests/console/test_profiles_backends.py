@@ -69,8 +69,8 @@ async def test_where_each_is_called_is_shown(client, store, home):
     page = await client.get("/profiles/mixed")
     [sites] = re.findall(r"<details[^>]*data-sites>.*?</details>", page.text, re.DOTALL)
     words = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", sites)))
-    assert "Delta rule float32 2 heads of 16, 4 of 24 0, 2" in words
-    assert re.search(r"Paged attention \w+ 4 heads of 32, 2 of keys and values 1, 3", words)
+    assert "delta_rule@2x16x4x24 float32 2 heads of 16, 4 of 24 0, 2 torch" in words
+    assert re.search(r"paged_attention@4x32x2 \w+ 4 heads of 32, 2 of keys and values 1, 3 torch", words)
 
 
 async def test_it_shows_those_of_any_known_gpu(client, chat):

@@ -142,9 +142,12 @@ def test_every_op_has_the_places_where_it_is_called(home: Home, tiny: dict[str, 
         layers = {layer for row in found.values() for site in row["sites"] for layer in site["layers"]}
         assert layers == {0, 1, 2}
     (embedding,) = found["embedding"]["sites"]
-    assert embedding == {"shape": "256 x 192", "dtype": "bfloat16", "layers": []}
+    assert embedding == {
+        "site": "embedding@256x192", "shape": "256 x 192", "dtype": "bfloat16", "layers": [], "requested": "auto",
+        "chosen": "triton", "why": None,
+    }  # fmt: skip
     printed = " ".join(ask(home, tiny, "--gpu", "H100").output.split())
-    assert "Embedding 512 x 192 bfloat16 once a step" in printed
+    assert "embedding@512x192 512 x 192 bfloat16 once a step triton" in printed
 
 
 def test_every_op_of_deepseek_v4_has_its_places(home: Home, tiny: dict[str, Any]) -> None:
@@ -155,6 +158,26 @@ def test_every_op_of_deepseek_v4_has_its_places(home: Home, tiny: dict[str, Any]
         found = rows(ask(home, document, "--gpu", "H100", "--json"))
         assert {op for op, row in found.items() if not row["sites"]} == set()
         assert [site["shape"] for site in found["grouped_linear"]["sites"]] == [shape]
+
+
+def test_a_site_that_gets_another_backend_says_why(home: Home, tiny: dict[str, Any]) -> None:
+    """By itself, as a router in float32, or because the profile asks for it; for people and for programs."""
+    write_checkpoint(home.models / "tiny", "deepseek_v3", dtype="bfloat16", **aligned("deepseek_v3"))
+    document = tiny | {"site-backends": {"gated_activation@256": "torch"}}
+    found = rows(ask(home, document, "--gpu", "H100", "--json"))
+    assert found["linear"]["chosen"] == found["gated_activation"]["chosen"] == "triton"
+    sites = {site["site"]: site for row in found.values() for site in row["sites"]}
+    router = sites["linear@8x192:float32"]
+    assert (router["chosen"], router["requested"]) == ("torch", "auto")
+    assert router["why"].startswith("triton does not support float32")
+    wished = sites["gated_activation@256"]
+    assert (wished["chosen"], wished["requested"]) == ("torch", "torch")
+    assert {site["chosen"] for name, site in sites.items() if name.startswith("gated_activation@")} == {
+        "torch",
+        "triton",
+    }
+    printed = " ".join(ask(home, document, "--gpu", "H100").output.split())
+    assert "linear@8x192:float32 gets torch: triton does not support float32" in printed
 
 
 def test_a_layer_that_drafts_has_its_places(home: Home, tiny: dict[str, Any]) -> None:

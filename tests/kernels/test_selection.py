@@ -21,10 +21,14 @@ from kernels.selection import (
     Context,
     Fault,
     Op,
+    Place,
     choose,
     chosen_names,
     explain,
+    heaviest_names,
+    names_by_place,
 )
+from kernels.site_key import site_key
 
 HOPPER = Context("cuda", (9, 0), "bfloat16", head_dim=128, libraries={"flashinfer": "0.6.13"})
 CPU = Context("cpu")
@@ -188,12 +192,56 @@ def test_an_explanation_tells_what_is_refused_beside_what_is_not():
     assert (refused.refusal.op, refused.refusal.requested) == (bad, "triton")
 
 
+SMALL, LARGE = replace(HOPPER, libraries={}), replace(HOPPER, libraries={}, head_dim=512)
+PLACES = (Place("moe", "moe@64", SMALL), Place("moe", "moe@512", LARGE), Place("moe", "moe@128", SMALL))
+
+
+def test_each_place_gets_what_can_run_there():
+    """The op's own is what most of them get; reasons and refusals are the place's."""
+    (found,) = explain([OP], LARGE, None, PLACES)
+    assert names_by_place([found]) == {"moe@64": "triton", "moe@512": "torch", "moe@128": "triton"}
+    assert chosen_names([found]) == {"moe": "triton"}
+    assert [backend.name for backend in found.used] == ["triton", "torch"]
+    assert heaviest_names([found]) == {"moe": "torch"}
+    at_512 = next(place for place in found.places if place.key == "moe@512")
+    assert [verdict.backend for verdict in at_512.verdicts if not verdict.usable] == ["flashinfer", "triton"]
+
+
+def test_a_place_is_asked_for_by_its_name_before_its_op():
+    (found,) = explain([OP], SMALL, {"moe": "triton"}, PLACES[:1] + PLACES[2:], {"moe@128": "torch"})
+    assert names_by_place([found]) == {"moe@64": "triton", "moe@128": "torch"}
+    assert [place.requested for place in found.places] == ["triton", "torch"]
+
+
+def test_a_place_where_nothing_can_run_refuses_the_op_by_its_name():
+    (found,) = explain([OP], SMALL, {"moe": "triton"}, PLACES)
+    assert found.chosen is None
+    assert found.used == ()
+    assert found.refusal is not None
+    assert found.refusal.place == "moe@512"
+    assert "moe@512" in str(found.refusal)
+    (free,) = explain([OP], SMALL, {"moe": "triton"}, PLACES, {"moe@512": "auto"})
+    assert names_by_place([free])["moe@512"] == "torch"
+
+
+def test_what_was_chosen_for_a_place_is_bound_there():
+    kernels = bind({"linear": "onednn"}, places={"linear@8x64": "torch", "linear@64x64": "onednn"})
+    reference, onednn = load("kernels.linear.reference:linear"), load("kernels.linear.onednn:linear")
+    assert kernels.at("linear", 8, 64).call is reference
+    assert kernels.at("linear", 64, 64) == (onednn, load("kernels.linear.onednn:prepare"))
+    with pytest.raises(KeyError, match="linear@8x64:float32"):
+        kernels.at("linear", 8, 64, dtype="float32")
+    unknown = bind({"linear": "onednn"})
+    assert unknown.at("linear", 8, 64).call is unknown.linear
+    assert site_key("linear", 8, 64, dtype="float32") == "linear@8x64:float32"
+
+
 def test_every_backend_of_the_catalogue_says_what_it_is():
     for op in OPS:
         for backend in op.backends:
             assert backend.function or backend.engine == "vllm" or backend.faults, (op.name, backend.name)
             known = {setting.name for setting in fields(Context)}
-            known |= {"widest_norm", "fp8_expert_size", "mxfp4_expert_sizes", "latent_shape"}
+            known |= {"widest_norm", "fp8_expert_size", "gated_width", "mxfp4_expert_sizes", "latent_shape"}
             assert {condition.field for condition in backend.conditions} | set(backend.lacks) <= known
         assert op.setting is None or op.absent, op.name
         for engine in ("native", "vllm"):

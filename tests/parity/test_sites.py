@@ -17,7 +17,8 @@ from appliance.engine import engine as engine_module
 from appliance.models.layers.decoder_layer import DecoderLayer
 from appliance.models.layers.hyper_connected import HyperConnectedLayer
 from kernels.binding import Kernels, bind
-from tests.parity.conftest import generate, make_engine, prompts
+from kernels.named import load
+from tests.parity.conftest import generate, make_engine, prompts, tokens
 from tests.tiny import FAMILIES, FP8, aligned, write_checkpoint
 from tests.tiny_deepseek_v4 import QUANTISED, write_deepseek_v4
 
@@ -42,16 +43,20 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Called:
 
         return layer
 
-    def heard(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def heard(at: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def spy(*arguments: Any, **named: Any) -> Any:
-            found.add((op, inside[0]))
+            found.add((at, inside[0]))
             return function(*arguments, **named)
 
         return spy
 
-    def bound(backends: dict[str, str]) -> Kernels:
-        kernels = bind(backends)
-        return dataclasses.replace(kernels, **{op: heard(op, getattr(kernels, op)) for op in backends})
+    def bound(backends: dict[str, str], places: dict[str, str]) -> Kernels:
+        kernels = bind(backends, places=places)
+        return dataclasses.replace(
+            kernels,
+            **{op: heard(op, getattr(kernels, op)) for op in backends},
+            places={at: each._replace(call=heard(at, each.call)) for at, each in kernels.places.items()},
+        )
 
     for kind in (DecoderLayer, HyperConnectedLayer):
         monkeypatch.setattr(kind, "__call__", within(kind.__call__))
@@ -70,14 +75,30 @@ def test_each_layer_calls_the_ops_that_it_is_said_to(tmp_path: Path, called: Cal
     generate(engine, prompts(4), max_tokens=4)
     model: Any = engine._runner._model
     places = {layer: number for number, layer in enumerate(model.layers)}
-    found = {(op, places[layer]) for op, layer in called if layer is not None}
     said = sites_of(folder)
-    expected = {(site.op, layer) for site in said for layer in site.layers}
-    assert found <= expected
-    assert {op for op, _ in expected - found} <= ONE_OF
-    outside = {op for op, layer in called if layer is None}
-    assert {site.op for site in said if not site.layers} <= outside
-    assert outside - {site.op for site in said if not site.layers} == {"rms_norm"}  # the last one, as in the layers
+    of_op = {op: [site.key for site in said if site.op == op] for op in {site.op for site in said}}
+    assert {op for op, _ in called if "@" not in op} <= {op for op, keys in of_op.items() if len(keys) == 1}
+    found = {(at if "@" in at else of_op[at][0], layer) for at, layer in called}
+    within = {(at, places[layer]) for at, layer in found if layer is not None}
+    expected = {(site.key, layer) for site in said for layer in site.layers}
+    assert within <= expected
+    assert {at.partition("@")[0] for at, _ in expected - within} <= ONE_OF
+    outside, once = {at for at, layer in found if layer is None}, {site.key for site in said if not site.layers}
+    assert once <= outside
+    assert {at.partition("@")[0] for at in outside - once} == {"rms_norm"}  # the last one, as in the layers
+
+
+def test_a_product_is_computed_by_what_its_place_was_given(tmp_path: Path) -> None:
+    """The head by torch, by the profile's wish, and all others by oneDNN; the tokens are the same."""
+    folder = write_checkpoint(tmp_path / "model", "llama", seed=3)
+    usual, wished = make_engine(folder), make_engine(folder, wanted_at={"linear@512x64": "torch"})
+    model: Any = wished._runner._model
+    assert model._multiply_head.call is load("kernels.linear.reference:linear")
+    assert model.layers[0].mixer.qkv._product.call is load("kernels.linear.onednn:linear")
+    assert wished.loaded.selection["linear"] == "onednn"
+    assert wished.loaded.selection["linear@512x64"] == "torch"
+    written = [generate(engine, prompts(4), max_tokens=4) for engine in (usual, wished)]
+    assert [*map(tokens, written[0].values())] == [*map(tokens, written[1].values())]
 
 
 def changes(family: str) -> dict[str, Any]:
@@ -108,7 +129,8 @@ def test_shapes_and_formats_differ_by_layer(tmp_path: Path) -> None:
     assert {site.layers for site in found if site.op == "gated_activation"} == {(0,), (1, 2)}
     by_format = {(site.dtype, site.layers) for site in found if site.op in ("linear", "fp8_linear")}
     assert ("float8_e4m3fn", (0, 1, 2)) in by_format
-    assert ("bfloat16", (0, 1, 2)) in by_format  # what attention takes apart
+    assert ("bfloat16", ()) in by_format  # the head
+    assert not any(site.shape == f"{4 * (16 + 16)} x 32" for site in found)  # what attention takes apart is part of it
 
 
 @pytest.mark.parametrize(("experts", "dtype"), [("fp4", "mxfp4"), ("fp8", "float8_e4m3fn")])

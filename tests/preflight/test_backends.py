@@ -14,6 +14,7 @@ from appliance.hardware.known import known_gpu
 from appliance.home import Home
 from appliance.plan import effective
 from appliance.plan.effective import Effective, workers
+from appliance.plan.launch import NativePlan
 from appliance.preflight import PreflightContext, Report, run
 from appliance.preflight.checks import backends
 from appliance.profile.document import apply_patch, load
@@ -54,6 +55,38 @@ def test_a_backend_that_was_chosen_says_what_was_passed_over(home: Home) -> None
 def test_a_backend_that_the_profile_names_is_the_profiles(home: Home) -> None:
     value = resolved(home, {"backends.attention": "torch"})["backends.attention"]
     assert (value.value, value.source) == ("torch", "profile")
+
+
+def test_a_site_that_the_model_lacks_is_refused_with_the_nearest(home: Home) -> None:
+    (site,) = (place.key for found in resolved(home).selection for place in found.places if found.op.name == "sampling")
+    wrong = site[:-1] + "7"
+    (finding,) = (
+        found for found in look(home, {f"site-backends.{wrong}": "torch"}).findings if found.id == "site-unknown"
+    )
+    assert finding.severity is Severity.ERROR
+    assert finding.field == f"site-backends.{wrong}"
+    assert finding.fix is not None
+    assert site in finding.fix.text
+    assert finding.fix.patch == {f"site-backends.{wrong}": None}
+
+
+def test_a_backend_that_cannot_run_at_the_site_it_is_named_for_is_refused(home: Home) -> None:
+    (site,) = (place.key for found in resolved(home).selection for place in found.places if found.op.name == "sampling")
+    (finding,) = (
+        found for found in look(home, {f"site-backends.{site}": "triton"}).findings if found.id == "backend-refused"
+    )
+    assert finding.field == f"site-backends.{site}"
+    assert site in finding.message
+    assert finding.fix is not None
+    assert finding.fix.patch == {f"site-backends.{site}": None}
+
+
+def test_what_a_site_gets_is_what_the_core_binds(home: Home) -> None:
+    plan = look(home, {"site-backends.sampling@512": "torch"}).plan
+    assert isinstance(plan, NativePlan)
+    config = plan.engine_config()
+    assert config.places.keys() >= {"sampling@512"}
+    assert {place.partition("@")[0] for place in config.places} == config.backends.keys()
 
 
 def test_a_setting_that_decides_nothing_says_why_and_is_a_warning_where_it_is_set(home: Home) -> None:

@@ -270,6 +270,9 @@ def _values(setting: Setting) -> st.SearchStrategy[Any]:
     """Any valid value of a row."""
     if setting.allowed:
         return st.sampled_from(setting.allowed)
+    if setting.key == "site-backends":
+        sites = {"linear@64x2048:float32": st.just("torch"), "rms_norm@2048": st.sampled_from(("auto", "triton"))}
+        return st.fixed_dictionaries({}, optional=sites)
     if setting.key == "vllm.extra-args":
         values = {
             "seed": st.integers(-9, 9),

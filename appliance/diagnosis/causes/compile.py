@@ -34,7 +34,8 @@ CAUSES = (
         family="compile",
         name="jit-unguarded",
         signs=("compilationforbiddenerror",),
-        pattern=r"CompilationForbiddenError: vLLM's Python (?:in process \d{1,10} )?did not load what refuses to compile",
+        pattern=r"CompilationForbiddenError: vLLM's Python (?:in process \d{1,10} )?"
+        r"did not load what refuses to compile",
         summary="The profile forbids compiling, and vLLM's Python ignores PYTHONPATH, so that nothing would refuse it.",
         fix="Let the command in INGOT_VLLM keep PYTHONPATH and run Python without -I, -E or -S; or allow compiling.",
         patch={"jit": "allow"},

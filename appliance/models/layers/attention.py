@@ -13,7 +13,7 @@ from appliance.checkpoint.model_config import Attention as AttentionMixer
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, KeyValueCache, LayerCache
 from appliance.models.layers.linear import Linear, rows_by_part
-from appliance.models.layers.norm import RMSNorm
+from appliance.models.layers.norm import NormWeight, RMSNorm
 from kernels.fp8_linear.rounded import Rounded
 
 
@@ -33,12 +33,14 @@ class Attention:
         parts = {"q_proj": 2 * query if mixer.gated else query, "k_proj": key_value, "v_proj": key_value}
         self.qkv = Linear(context, prefix, config.hidden_size, parts, config.attention_bias)
         self.out = Linear(context, prefix, query, {"o_proj": config.hidden_size}, config.attention_output_bias)
-        self.q_norm = self.k_norm = None
-        self._norm_together = config.qk_norm == "all"
-        if config.qk_norm:
-            sizes = (query, key_value) if self._norm_together else (self.head_dim, self.head_dim)
-            self.q_norm = RMSNorm(context, f"{prefix}q_norm", sizes[0])
-            self.k_norm = RMSNorm(context, f"{prefix}k_norm", sizes[1])
+        self.q_norm: NormWeight | None = None
+        self.k_norm: NormWeight | None = None
+        if config.qk_norm == "all":
+            self.q_norm = RMSNorm(context, f"{prefix}q_norm", query)
+            self.k_norm = RMSNorm(context, f"{prefix}k_norm", key_value)
+        elif config.qk_norm:
+            self.q_norm = NormWeight(context, f"{prefix}q_norm", self.head_dim)
+            self.k_norm = NormWeight(context, f"{prefix}k_norm", self.head_dim)
         self._eps, self._offset = config.rms_norm_eps, config.norm_offset
         self._scale = self.head_dim**-0.5
         self._prefix = prefix
@@ -46,7 +48,11 @@ class Attention:
         self._key_scale = self._value_scale = 1.0
         self._sliding_window = mixer.window
         self._cos_sin = cos_sin
-        self._kernels, self._group = context.kernels, context.group
+        self._group = context.group
+        shape = self.num_heads, self.head_dim, self.num_kv_heads
+        window = () if mixer.window is None else (mixer.window,)
+        self._rotary_cache = context.kernels.at("rotary_cache", *shape, config.rotary_dim).call
+        self._paged_attention = context.kernels.at("paged_attention", *shape, *window).call
 
     @property
     def in_fp8(self) -> bool:
@@ -60,20 +66,19 @@ class Attention:
         heads = projected[:, : self._heads_size].unflatten(-1, (-1, self.head_dim))
         query, key, value = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
         norms = None
-        if self.q_norm is not None and self.k_norm is not None:
-            if self._norm_together:
-                query, key = self._normed(self.q_norm, query), self._normed(self.k_norm, key)
-            else:
-                norms = (self.q_norm.weight, self.k_norm.weight)
+        if isinstance(self.q_norm, RMSNorm) and isinstance(self.k_norm, RMSNorm):
+            query, key = self._normed(self.q_norm, query), self._normed(self.k_norm, key)
+        elif self.q_norm is not None and self.k_norm is not None:
+            norms = (self.q_norm.weight, self.k_norm.weight)
         attention = batch.attention_of(self._sliding_window)
         scales = {}
         if cache.key.dtype == torch.float8_e4m3fn:
             scales = {"key_scale": self._key_scale, "value_scale": self._value_scale}
-        self._kernels.rotary_cache(
+        self._rotary_cache(
             query, key, value, batch.positions, self._cos_sin, cache.key, cache.value, attention.slot_mapping,
             norms, self._eps, offset=self._offset, **scales,
         )  # fmt: skip
-        mixed = self._kernels.paged_attention(
+        mixed = self._paged_attention(
             query, cache.key, cache.value, attention, self._scale, self._sliding_window, **scales
         )
         mixed = mixed.flatten(1)

@@ -12,7 +12,7 @@ from appliance.checkpoint.model_config import Indexing
 from appliance.models.base import BuildContext
 from appliance.models.batch import CompressedCache, ForwardBatch, LayerCache
 from appliance.models.layers.linear import Linear, linear_of
-from appliance.models.layers.norm import RMSNorm
+from appliance.models.layers.norm import NormWeight, RMSNorm
 from appliance.models.layers.weight import Weight
 from kernels.compressed_attention.reference import Entries
 from kernels.compressor.reference import Compression
@@ -30,7 +30,7 @@ class CompressedAttention:
         self.from_hidden = linear_of(context, *checkpoint.from_hidden(config, layer))
         self.query_norm = RMSNorm(context, f"{at}q_norm", mixer.query_rank)
         self.query_from_latent = linear_of(context, checkpoint.query_from_latent(config, layer))
-        self.entry_norm = RMSNorm(context, f"{at}kv_norm", config.head_dim)
+        self.entry_norm = NormWeight(context, f"{at}kv_norm", config.head_dim)
         self.sinks = context.empty(config.num_attention_heads, dtype=torch.float32)
         self._grouped = checkpoint.grouped(config, layer)
         self.grouped = Weight(context, self._grouped.name, self._grouped.rows, self._grouped.columns, expanded=True)
@@ -38,6 +38,10 @@ class CompressedAttention:
         self.compressor = Compressor(context, layer, f"{at}compressor.", config.head_dim) if mixer.ratio else None
         self.indexer = CompressedIndexer(context, layer, mixer.indexing, cos_sin) if mixer.indexing else None
         self._at, self._cos_sin, self._kernels = at, cos_sin, context.kernels
+        seen: tuple[int, ...] = ()
+        if mixer.ratio:
+            seen = (mixer.ratio,) if mixer.indexing is None else (mixer.indexing.top_k, mixer.ratio)
+        self._attend = context.kernels.at("compressed_attention", self._heads, self._dim, mixer.window, *seen).call
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
@@ -54,7 +58,7 @@ class CompressedAttention:
         query, entry = kernels.window_entries(
             query, entry, batch.positions, self._cos_sin, self.entry_norm.weight, self._eps
         )
-        mixed = kernels.compressed_attention(
+        mixed = self._attend(
             query, entry, cache.window, batch.slots, compressed, self.sinks, batch.positions, self._cos_sin,
             batch.attention, mixer.window,
         )  # fmt: skip
@@ -95,18 +99,18 @@ class Compressor:
         config, mixer = context.config, checkpoint.mixer_of(context.config, layer)
         width = mixer.width(dim)
         self.projection = context.empty(2 * width, config.hidden_size, dtype=torch.float32)  # values, then gates
-        self.norm = RMSNorm(context, f"{at}norm", dim)
+        self.norm = NormWeight(context, f"{at}norm", dim)
         base = context.empty(mixer.ratio, width, dtype=torch.float32)
         self._compression = Compression(
             mixer.ratio, mixer.overlap, base, self.norm.weight, config.rms_norm_eps, keys
         )  # fmt: skip
-        self._at, self._width, self._dtype, self._kernels = at, width, context.dtype, context.kernels
+        self._at, self._width, self._dtype = at, width, context.dtype
+        self._project = context.linear_for(self.projection).call
+        self._compress = context.kernels.at("compressor", dim, mixer.ratio).call
 
     def __call__(self, x: Tensor, batch: ForwardBatch, tail: Tensor, pages: Tensor, cos_sin: Tensor) -> None:
-        kernels = self._kernels
-        projected = kernels.linear(x.float(), self.projection)
-        kernels.compressor(
-            projected,
+        self._compress(
+            self._project(x.float(), self.projection),
             self._compression,
             batch.positions,
             cos_sin,
@@ -134,12 +138,13 @@ class CompressedIndexer:
         self.weights = context.empty(indexing.num_heads, config.hidden_size, dtype=torch.float32)
         self.compressor = Compressor(context, layer, f"{self._at}compressor.", indexing.head_dim, keys=True)
         self._cos_sin, self._kernels = cos_sin, context.kernels
+        self._weigh = context.linear_for(self.weights).call
 
     def __call__(self, x: Tensor, query_latent: Tensor, batch: ForwardBatch, cache: CompressedCache) -> Chosen:
         kernels, pages = self._kernels, cache.pages[1]
         self.compressor(x, batch, cache.tails[1], pages, self._cos_sin)
         query = self.query(query_latent).unflatten(-1, (self._indexing.num_heads, -1))
-        weights = kernels.linear(x.float(), self.weights)
+        weights = self._weigh(x.float(), self.weights)
         query, weights = kernels.index_query(query, weights, batch.positions, self._cos_sin, pages)
         chosen: Chosen = kernels.indexer(query, weights, pages, batch.attention, self._indexing.top_k, self._ratio)
         return chosen

@@ -34,6 +34,7 @@ class Decoder:
         self._prefix = config.prefix
         self.tied = config.tie_word_embeddings
         self.head = self.embedding if self.tied else context.empty(config.vocab_rows, config.hidden_size)
+        self._multiply_head = context.linear_for(self.head)
 
     def build_layers(self, context: BuildContext) -> tuple[Sequence[Any], Drafter | None]:
         """Those of the decoder, and the head that drafts, which turns by the same table."""
@@ -65,7 +66,7 @@ class Decoder:
             layer.prepare()
         if self.drafter is not None:
             self.drafter.prepare()
-        self.head = self._kernels.prepare_linear(self.head)
+        self.head = self._multiply_head.prepare(self.head)
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         residual = self._embedded(batch.token_ids)
@@ -87,7 +88,7 @@ class Decoder:
 
     def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         if out is not None and self._has_whole_head and out.dtype == hidden.dtype:
-            in_place: Tensor = self._kernels.linear(hidden, self.head, out=out)
+            in_place: Tensor = self._multiply_head.call(hidden, self.head, out=out)
             return in_place
-        logits = self._group.gather(self._kernels.linear(hidden, self.head))[:, : self._vocab_size]
+        logits = self._group.gather(self._multiply_head.call(hidden, self.head))[:, : self._vocab_size]
         return logits.float().contiguous() if out is None else out.copy_(logits)

@@ -30,6 +30,7 @@ class Indexer:
         self.weights = context.empty(self._indexing.num_heads, config.hidden_size, dtype=torch.float32)
         self._cos_sin = cos_sin
         self._kernels = context.kernels
+        self._weigh = context.linear_for(self.weights).call
 
     def __call__(self, x: Tensor, query_latent: Tensor, batch: ForwardBatch, cache: LatentCache) -> Chosen | None:
         """Write the keys of all tokens, `x` [T, hidden], and choose for the first queries; None where there is nothing
@@ -39,7 +40,7 @@ class Indexer:
         query = query_latent.new_empty(0, self.query.weight.values.shape[0])
         if rows:
             query = self.query(query_latent[:rows])
-        weights = kernels.linear(x[:rows].float(), self.weights)
+        weights = self._weigh(x[:rows].float(), self.weights)
         query, weights = kernels.index_cache(
             query.unflatten(-1, (indexing.num_heads, -1)), self.key(x), weights, batch.positions, self._cos_sin,
             self.norm, cache.index, metadata.slot_mapping, indexing.interleaved,

@@ -13,7 +13,7 @@ from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, LatentCache, LayerCache
 from appliance.models.layers.indexer import Indexer
 from appliance.models.layers.linear import Linear, linear_of
-from appliance.models.layers.norm import RMSNorm
+from appliance.models.layers.norm import NormWeight, RMSNorm
 from appliance.models.layers.weight import Weight
 from kernels.fp8_linear.rounded import Rounded, rows_of
 
@@ -32,7 +32,7 @@ class LatentAttention:
         if mixer.query_rank is not None:
             self.query_norm = RMSNorm(context, at + checkpoint.QUERY_NORM, mixer.query_rank, mixer.norm_eps)
             self.query_from_latent = linear_of(context, checkpoint.query_from_latent(config, layer))
-        self.latent_norm = RMSNorm(context, at + checkpoint.LATENT_NORM, mixer.kv_rank, mixer.norm_eps)
+        self.latent_norm = NormWeight(context, at + checkpoint.LATENT_NORM, mixer.kv_rank)
         self._kv_b = checkpoint.keys_and_values(config, layer)
         self.kv_b = Weight(context, self._kv_b.name, self._kv_b.rows, self._kv_b.columns, expanded=True)
         self.out = linear_of(context, checkpoint.output(config, layer))

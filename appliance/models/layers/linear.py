@@ -17,13 +17,26 @@ class Linear:
     """One weight, or several of the same input stacked into one product: `parts` gives the name and rows of each."""
 
     def __init__(
-        self, context: BuildContext, prefix: str, inputs: int, parts: dict[str, int], bias: bool = False
+        self,
+        context: BuildContext,
+        prefix: str,
+        inputs: int,
+        parts: dict[str, int],
+        bias: bool = False,
+        *,
+        gated: bool = False,
     ) -> None:
+        """`gated`: the two parts are gate and up, and the product is called as such."""
         outputs = sum(parts.values())
         self._prefix, self._parts = prefix, parts
         self.weight = Weight(context, prefix + next(iter(parts)), outputs, inputs)
         self.bias = context.empty(outputs) if bias else None
-        self._kernels = context.kernels
+        kernels = context.kernels
+        if self.in_fp8:
+            self._product = kernels.at("fp8_linear", outputs, inputs)
+        else:
+            self._product = context.linear_for(self.weight.values)
+        self._activate = kernels.at("gated_activation", outputs // 2).call if gated else None
 
     @property
     def in_fp8(self) -> bool:
@@ -31,21 +44,22 @@ class Linear:
 
     def __call__(self, x: Tensor | Rounded) -> Tensor:
         """[T, inputs] -> [T, outputs]."""
-        kernels, weight = self._kernels, self.weight
+        product, weight = self._product.call, self.weight
         out: Tensor = (
-            kernels.linear(rows_of(x), weight.values, self.bias)
+            product(rows_of(x), weight.values, self.bias)
             if weight.scale is None
-            else kernels.fp8_linear(x, weight.values, weight.scale, self.bias)
+            else product(x, weight.values, weight.scale, self.bias)
         )
         return out
 
     def gated(self, x: Tensor | Rounded, activation: str, limit: float | None) -> Tensor:
-        """[T, inputs] -> [T, outputs / 2]: the two parts are gate and up, of which the result is act(gate) * up."""
-        kernels, weight = self._kernels, self.weight
+        """[T, inputs] -> [T, outputs / 2], act(gate) * up."""
+        activate, weight = self._activate, self.weight
+        assert activate is not None, "not made as gated"
         out: Tensor = (
-            kernels.linear(rows_of(x), weight.values, self.bias, activation, limit, kernels.gated_activation)
+            self._product.call(rows_of(x), weight.values, self.bias, activation, limit, activate)
             if weight.scale is None
-            else kernels.gated_activation(self(x), activation, limit)
+            else activate(self(x), activation, limit)
         )
         return out
 
@@ -58,7 +72,7 @@ class Linear:
     def prepare(self) -> None:
         """The weight is filled, and may take the layout of its kernel."""
         if self.weight.scale is None:
-            self.weight.values = self._kernels.prepare_linear(self.weight.values)
+            self.weight.values = self._product.prepare(self.weight.values)
 
     def destinations(self) -> Iterator[tuple[str, Tensor]]:
         start = 0

@@ -26,7 +26,7 @@ class GatedMLP:
     ) -> None:
         config, (gate, up, down) = context.config, parts
         hidden = config.hidden_size
-        self.gate_up = Linear(context, prefix, hidden, {gate: inner, up: inner}, config.mlp_bias)
+        self.gate_up = Linear(context, prefix, hidden, {gate: inner, up: inner}, config.mlp_bias, gated=True)
         self.down = Linear(context, prefix, inner, {down: hidden}, config.mlp_bias)
         self._limit = limit
         self._activation = ACTIVATIONS[config.hidden_act]

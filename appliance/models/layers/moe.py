@@ -43,6 +43,8 @@ class SparseMoE:
             self.shared_gate = context.empty(1, hidden) if experts.shared.gate else None
         self._activation = ACTIVATIONS[config.hidden_act]
         self._kernels = context.kernels
+        self._route = context.linear_for(self.router).call
+        self._gate_shared = None if self.shared_gate is None else context.linear_for(self.shared_gate).call
 
     @property
     def in_fp8(self) -> bool:
@@ -52,7 +54,7 @@ class SparseMoE:
     def __call__(self, x: Tensor | Rounded, token_ids: Tensor | None = None) -> Tensor:
         """[T, hidden] -> [T, hidden]. Where tokens have experts of their own, their ids [T] are given."""
         kernels, routing, rows = self._kernels, self._experts.routing, rows_of(x)
-        logits = kernels.linear(rows.to(self.router.dtype), self.router)
+        logits = self._route(rows.to(self.router.dtype), self.router)
         chosen = None if self.table is None else self.table[token_ids]
         # Experts in MXFP4 have tiles of their own, for which nothing is sorted here.
         sorted_for = None if self.gate_up.packed else self.in_fp8
@@ -72,8 +74,8 @@ class SparseMoE:
         if self.shared is None:
             return out
         shared = self.shared(x)
-        if self.shared_gate is not None:
-            shared *= torch.sigmoid(kernels.linear(rows, self.shared_gate))
+        if self._gate_shared is not None:
+            shared *= torch.sigmoid(self._gate_shared(rows, self.shared_gate))
         return out.add_(shared)
 
     def prepare(self) -> None:

@@ -12,19 +12,29 @@ from appliance.models.collectives import Group
 from kernels.fp8_linear.rounded import Rounded
 
 
-class RMSNorm:
+class NormWeight:
+    """Of a norm that is part of another op."""
+
+    def __init__(self, context: BuildContext, name: str, size: int) -> None:
+        self._name = name
+        self.weight = context.empty(size)
+
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        yield f"{self._name}.weight", self.weight
+
+
+class RMSNorm(NormWeight):
     """Normalises the last dimension; adds the residual first if one is given."""
 
     def __init__(
         self, context: BuildContext, name: str, size: int, eps: float | None = None, *, rounds: bool = False
     ) -> None:
         """`eps` None: what the config says. `rounds`: what is normed goes to products in FP8."""
-        self._name = name
-        self.weight = context.empty(size)
+        super().__init__(context, name, size)
         self._eps = context.config.rms_norm_eps if eps is None else eps
         self._offset = context.config.norm_offset
         self._rounds = rounds
-        self._rms_norm = context.kernels.rms_norm
+        self._rms_norm = context.kernels.at("rms_norm", size).call
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """[..., size] -> the same; `residual` becomes x + residual in place."""
@@ -41,6 +51,3 @@ class RMSNorm:
         wide = x.float()
         mean = group.sum(wide.square().mean(dim=-1, keepdim=True)) / group.count
         return (wide * torch.rsqrt(mean + self._eps)).to(x.dtype) * (self.weight + self._offset)
-
-    def destinations(self) -> Iterator[tuple[str, Tensor]]:
-        yield f"{self._name}.weight", self.weight

@@ -20,7 +20,7 @@ class PredictionHead:
     def __init__(self, context: BuildContext, cos_sin: Tensor, embedded: Callable[[Tensor], Tensor]) -> None:
         config, layer = context.config, context.config.num_decoder_layers
         head, hidden = drafting.head_of(config), config.hidden_size
-        self._embedded, self._kernels = embedded, context.kernels
+        self._embedded = embedded
         self.embedding_norm = RMSNorm(context, head.embedding_norm, hidden)
         self.hidden_norm = RMSNorm(context, head.hidden_norm, hidden)
         self.norm = RMSNorm(context, head.norm, hidden)
@@ -28,6 +28,7 @@ class PredictionHead:
         (name,) = head.projections
         self._projection_name = f"{name}.weight"
         self.projection = context.empty(hidden, 2 * hidden)
+        self._project = context.linear_for(self.projection)
 
     def forward(self, batch: ForwardBatch, hidden: Tensor, cache: LayerCache) -> Tensor:
         """What the output head makes logits of, [T, hidden], as `Model.forward` gives it.
@@ -38,14 +39,14 @@ class PredictionHead:
             cache: the layer's own, over the blocks of the others.
         """
         both = self.embedding_norm(self._embedded(batch.token_ids)), self.hidden_norm(hidden)
-        residual = self._kernels.linear(torch.cat(both, dim=-1), self.projection)
+        residual = self._project.call(torch.cat(both, dim=-1), self.projection)
         return self.norm(self.layer(torch.zeros_like(residual), residual, batch, cache), residual)
 
     def room(self, tokens: int) -> Tensor:
         return self.norm.weight.new_empty(tokens, len(self.norm.weight))
 
     def prepare(self) -> None:
-        self.projection = self._kernels.prepare_linear(self.projection)
+        self.projection = self._project.prepare(self.projection)
         self.layer.prepare()
 
     def destinations(self) -> Iterator[tuple[str, Tensor]]:

@@ -32,6 +32,8 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield _unused(key, drafts.num_speculative_tokens, "speculative-config.method is none")
     if profile.vllm.extra_args and not profile.engine_options.extra_args:
         yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it applies to `engine: vllm` only")
+    if profile.site_backends and engine.measures_memory:
+        yield _unused("site-backends", sorted(profile.site_backends), "it applies to `engine: native` only")
     if profile.ray.address is not None and not engine.several_hosts:
         yield _unused("ray", profile.ray.address, "only `engine: vllm` runs on several hosts")
     if profile.vllm.environment and not profile.engine_options.environment:
