@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from kernels import faults
 from kernels import vllm_backends as vllm
 from kernels.context import Context
+from kernels.deepseek_v4_ops import (
+    COMPRESSED_ATTENTION,
+    COMPRESSOR,
+    GROUPED_LINEAR,
+    INDEX_QUERY,
+    MHC_HEAD,
+    MHC_POST,
+    MHC_PRE,
+    WINDOW_ENTRIES,
+)
+from kernels.forms import FLASHINFER, FLOATS, HALVES, flashinfer, torch, triton
 from kernels.mla_attention import SHAPES
 from kernels.selection import Backend, Condition, Op
 
-_HALVES = ("bfloat16", "float16")
-_FLOATS = ("float32", "bfloat16", "float16")
-_FLASHINFER = "flashinfer>=0.6.13"
-
-_on_gpus = partial(Backend, devices=("cuda",), dtypes=_HALVES, min_capability=(8, 0))
-_triton = partial(_on_gpus, "triton")
-_flashinfer = partial(_on_gpus, "flashinfer", libraries=(_FLASHINFER,))
-_torch = partial(Backend, "torch", dtypes=_FLOATS)
 _LATENT = Condition(
     "latent_shape",
     one_of=SHAPES,
@@ -35,14 +37,6 @@ def _keeps_keys_and_values(context: Context) -> bool:
     return not (context.latent_attention or context.compressed_attention)
 
 
-def _has_compressed_attention(context: Context) -> bool:
-    return context.compressed_attention
-
-
-def _has_residual_streams(context: Context) -> bool:
-    return context.residual_streams > 1
-
-
 def _has_gated_delta_layers(context: Context) -> bool:
     return context.gated_delta_head_dim > 0
 
@@ -50,18 +44,18 @@ def _has_gated_delta_layers(context: Context) -> bool:
 EMBEDDING = Op(
     "embedding",
     (
-        _triton(
+        triton(
             "kernels.embedding.triton:embedding",
             conditions=(Condition("hidden_size", multiple_of=8),),
             variants="kernels.embedding.variants:variants",
         ),
-        _torch("kernels.embedding.reference:embedding"),
+        torch("kernels.embedding.reference:embedding"),
     ),
 )
 RMS_NORM = Op(
     "rms_norm",
     (
-        _triton(
+        triton(
             "kernels.rms_norm.triton:rms_norm",
             conditions=(
                 Condition("hidden_size", multiple_of=8),
@@ -72,7 +66,7 @@ RMS_NORM = Op(
             ),
             variants="kernels.rms_norm.variants:variants",
         ),
-        _flashinfer(
+        flashinfer(
             "kernels.rms_norm.flashinfer:rms_norm",
             conditions=(
                 Condition("hidden_size", multiple_of=8),
@@ -82,15 +76,15 @@ RMS_NORM = Op(
             ),
             modules="kernels.rms_norm.modules:modules",
         ),
-        _torch("kernels.rms_norm.reference:rms_norm"),
+        torch("kernels.rms_norm.reference:rms_norm"),
     ),
 )
 ROTARY_CACHE = Op(
     "rotary_cache",
     (
-        _triton(
+        triton(
             "kernels.rotary_cache.triton:rotary_cache",
-            kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
+            kv_cache_dtypes=(*HALVES, "float8_e4m3fn"),
             conditions=(
                 Condition("head_dim", multiple_of=8),
                 Condition("head_dim", at_most=256),
@@ -98,54 +92,54 @@ ROTARY_CACHE = Op(
             ),
             variants="kernels.rotary_cache.variants:variants",
         ),
-        _torch("kernels.rotary_cache.reference:rotary_cache", captured=False),
+        torch("kernels.rotary_cache.reference:rotary_cache", captured=False),
     ),
     needed=_keeps_keys_and_values,
 )
 LATENT_CACHE = Op(
     "latent_cache",
     (
-        _triton(
+        triton(
             "kernels.latent_cache.triton:latent_cache",
-            kv_cache_dtypes=_HALVES,
+            kv_cache_dtypes=HALVES,
             conditions=(_LATENT, Condition("latent_query_rank", multiple_of=8)),  # the latents of a token are one row
             variants="kernels.latent_cache.variants:variants",
         ),
-        _torch("kernels.latent_cache.reference:latent_cache", kv_cache_dtypes=_FLOATS, captured=False),
+        torch("kernels.latent_cache.reference:latent_cache", kv_cache_dtypes=FLOATS, captured=False),
     ),
     needed=lambda context: context.latent_attention,
 )
 GATED_ACTIVATION = Op(
     "gated_activation",
     (
-        _triton(
+        triton(
             "kernels.gated_activation.triton:gated_activation",
             conditions=(Condition("gated_width", multiple_of=8),),
             variants="kernels.gated_activation.variants:variants",
         ),
-        _torch("kernels.gated_activation.reference:gated_activation"),
+        torch("kernels.gated_activation.reference:gated_activation"),
     ),
     needed=lambda context: context.dense_layers or context.shared_intermediate_size > 0,  # experts end with their own
 )
 PAGED_ATTENTION = Op(
     "paged_attention",
     (
-        _triton(
+        triton(
             "kernels.paged_attention.triton:paged_attention",
-            kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
+            kv_cache_dtypes=(*HALVES, "float8_e4m3fn"),
             head_dims=(64, 96, 128, 256),
             variants="kernels.paged_attention.variants:variants",
         ),
-        _flashinfer(
+        flashinfer(
             "kernels.paged_attention.flashinfer:paged_attention",
-            kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
+            kv_cache_dtypes=(*HALVES, "float8_e4m3fn"),
             head_dims=(64, 128, 256),
             lacks=("attention_sinks",),
             modules="kernels.paged_attention.modules:modules",
             preferred_on=((9, 0),),
             faults=(faults.FLASHINFER_PLANS_EACH_STEP,),
         ),
-        _torch("kernels.paged_attention.reference:paged_attention", captured=False),
+        torch("kernels.paged_attention.reference:paged_attention", captured=False),
         *vllm.PAGED_ATTENTION,
     ),
     setting="attention",
@@ -155,7 +149,7 @@ PAGED_ATTENTION = Op(
 CAUSAL_CONV = Op(
     "causal_conv",
     (
-        _triton(
+        triton(
             "kernels.causal_conv.triton:causal_conv",
             conditions=(
                 Condition("conv_width", one_of=(4,)),
@@ -165,14 +159,14 @@ CAUSAL_CONV = Op(
             ),
             variants="kernels.causal_conv.variants:variants",
         ),
-        _torch("kernels.causal_conv.reference:causal_conv", captures_prefills=False),
+        torch("kernels.causal_conv.reference:causal_conv", captures_prefills=False),
     ),
     needed=_has_gated_delta_layers,
 )
 DELTA_RULE = Op(
     "delta_rule",
     (
-        _triton(
+        triton(
             "kernels.delta_rule.triton:delta_rule",
             conditions=(
                 Condition("gated_delta_head_dim", one_of=(64, 128)),
@@ -180,8 +174,8 @@ DELTA_RULE = Op(
             ),
             variants="kernels.delta_rule.variants:variants",
         ),
-        Backend("flashinfer", devices=("cuda",), libraries=(_FLASHINFER,), faults=(faults.FLASHINFER_GDN_NOT_CAST,)),
-        _torch("kernels.delta_rule.reference:delta_rule", captures_prefills=False),
+        Backend("flashinfer", devices=("cuda",), libraries=(FLASHINFER,), faults=(faults.FLASHINFER_GDN_NOT_CAST,)),
+        torch("kernels.delta_rule.reference:delta_rule", captures_prefills=False),
         *vllm.DELTA_RULE,
     ),
     setting="gdn-prefill",
@@ -191,7 +185,7 @@ DELTA_RULE = Op(
 GATED_NORM = Op(
     "gated_norm",
     (
-        _triton(
+        triton(
             "kernels.gated_norm.triton:gated_norm",
             conditions=(
                 Condition("gated_delta_value_dim", multiple_of=8),
@@ -200,21 +194,21 @@ GATED_NORM = Op(
             ),
             variants="kernels.gated_norm.variants:variants",
         ),
-        _torch("kernels.gated_norm.reference:gated_norm"),
+        torch("kernels.gated_norm.reference:gated_norm"),
     ),
     needed=_has_gated_delta_layers,
 )
 MLA_ATTENTION = Op(
     "mla_attention",
     (
-        _triton(
+        triton(
             "kernels.mla_attention.triton:mla_attention",
-            kv_cache_dtypes=_HALVES,
+            kv_cache_dtypes=HALVES,
             conditions=(_LATENT,),
             variants="kernels.mla_attention.variants:variants",
             captures_prefills=False,
         ),
-        _torch("kernels.mla_attention.reference:mla_attention", kv_cache_dtypes=_FLOATS, captured=False),
+        torch("kernels.mla_attention.reference:mla_attention", kv_cache_dtypes=FLOATS, captured=False),
         *vllm.MLA_ATTENTION,
     ),
     setting="attention",
@@ -224,22 +218,22 @@ MLA_ATTENTION = Op(
 INDEX_CACHE = Op(
     "index_cache",
     (
-        _triton(
+        triton(
             "kernels.index_cache.triton:index_cache",
-            kv_cache_dtypes=_HALVES,
+            kv_cache_dtypes=HALVES,
             conditions=(_INDEX_KEYS, _TURNING_KEYS),
             variants="kernels.index_cache.variants:variants",
         ),
-        _torch("kernels.index_cache.reference:index_cache", kv_cache_dtypes=_FLOATS, captured=False),
+        torch("kernels.index_cache.reference:index_cache", kv_cache_dtypes=FLOATS, captured=False),
     ),
     needed=lambda context: context.sparse_attention,
 )
 INDEXER = Op(
     "indexer",
     (
-        _triton(
+        triton(
             "kernels.indexer.triton:indexer",
-            kv_cache_dtypes=_HALVES,
+            kv_cache_dtypes=HALVES,
             conditions=(
                 _INDEX_KEYS,
                 Condition("index_heads", one_of=(32, 64)),
@@ -247,109 +241,30 @@ INDEXER = Op(
             variants="kernels.indexer.variants:variants",
             captures_prefills=False,
         ),
-        _torch("kernels.indexer.reference:indexer", kv_cache_dtypes=_FLOATS, captured=False),
+        torch("kernels.indexer.reference:indexer", kv_cache_dtypes=FLOATS, captured=False),
     ),
     needed=lambda context: context.sparse_attention or (context.compressed_attention and context.index_heads > 0),
 )
 SPARSE_MLA = Op(
     "sparse_mla",
     (
-        _triton(
+        triton(
             "kernels.sparse_mla.triton:sparse_mla",
-            kv_cache_dtypes=_HALVES,
+            kv_cache_dtypes=HALVES,
             conditions=(_LATENT,),
             variants="kernels.sparse_mla.variants:variants",
         ),
-        _torch("kernels.sparse_mla.reference:sparse_mla", kv_cache_dtypes=_FLOATS, captured=False),
+        torch("kernels.sparse_mla.reference:sparse_mla", kv_cache_dtypes=FLOATS, captured=False),
         *vllm.SPARSE_MLA,
     ),
     setting="sparse-mla",
     needed=lambda context: context.sparse_attention,
     absent="sparse latent attention",
 )
-_STREAMS = (Condition("residual_streams", one_of=(2, 4)), Condition("hidden_size", multiple_of=8))
-
-
-def _of_connections(op: str) -> Op:
-    return Op(
-        op,
-        (
-            _triton(f"kernels.{op}.triton:{op}", conditions=_STREAMS, variants=f"kernels.{op}.variants:variants"),
-            _torch(f"kernels.{op}.reference:{op}"),
-        ),
-        needed=_has_residual_streams,
-    )
-
-
-MHC_PRE, MHC_POST, MHC_HEAD = (_of_connections(op) for op in ("mhc_pre", "mhc_post", "mhc_head"))
-_ENTRIES = (
-    Condition("head_dim", one_of=(512,)),
-    Condition("rotary_dim", one_of=(64,)),
-)  # as published models have them
-_COMPRESSED_KEYS = (Condition("index_head_dim", one_of=(0, 128)),)  # where there are any
-WINDOW_ENTRIES = Op(
-    "window_entries",
-    (
-        _triton(
-            "kernels.window_entries.triton:window_entries",
-            conditions=(*_ENTRIES, Condition("latent_query_rank", multiple_of=8)),  # entries lie behind the latents
-            variants="kernels.window_entries.variants:variants",
-        ),
-        _torch("kernels.window_entries.reference:window_entries"),
-    ),
-    needed=_has_compressed_attention,
-)
-COMPRESSOR = Op(
-    "compressor",
-    (
-        _triton(
-            "kernels.compressor.triton:compressor",
-            kv_cache_dtypes=_HALVES,
-            conditions=(*_ENTRIES, *_COMPRESSED_KEYS),
-            variants="kernels.compressor.variants:variants",
-            captures_prefills=False,  # tokens of padding would become entries of a block that is a sequence's
-        ),
-        _torch("kernels.compressor.reference:compressor", kv_cache_dtypes=_FLOATS, captured=False),
-    ),
-    needed=_has_compressed_attention,
-)
-INDEX_QUERY = Op(
-    "index_query",
-    (
-        _triton(
-            "kernels.index_query.triton:index_query",
-            kv_cache_dtypes=_HALVES,
-            conditions=(*_COMPRESSED_KEYS, Condition("rotary_dim", one_of=(64,))),
-            variants="kernels.index_query.variants:variants",
-        ),
-        _torch("kernels.index_query.reference:index_query"),
-    ),
-    needed=lambda context: context.compressed_attention and context.index_heads > 0,
-)
-COMPRESSED_ATTENTION = Op(
-    "compressed_attention",
-    (
-        _triton(
-            "kernels.compressed_attention.triton:compressed_attention",
-            kv_cache_dtypes=_HALVES,
-            conditions=(*_ENTRIES, Condition("window", one_of=(128,))),
-            variants="kernels.compressed_attention.variants:variants",
-        ),
-        _torch("kernels.compressed_attention.reference:compressed_attention", kv_cache_dtypes=_FLOATS, captured=False),
-    ),
-    setting="attention",
-    needed=_has_compressed_attention,
-    absent="attention over compressed entries",
-)
-GROUPED_LINEAR = Op(
-    "grouped_linear",
-    (_torch("kernels.grouped_linear.reference:grouped_linear"),),
-    needed=_has_compressed_attention,
-)
 LINEAR = Op(
     "linear",
     (
-        _triton(
+        triton(
             "kernels.linear.triton:linear",
             min_capability=(9, 0),
             conditions=(Condition("row", multiple_of=16),),
@@ -364,13 +279,13 @@ LINEAR = Op(
             cpu_features={"bfloat16": (("avx512bw", "avx512vl", "avx512dq"), ("avx_ne_convert",), ("bf16",))},
             prepare="kernels.linear.onednn:prepare",
         ),
-        _torch("kernels.linear.reference:linear"),
+        torch("kernels.linear.reference:linear"),
     ),
 )
 FP8_LINEAR = Op(
     "fp8_linear",
     (
-        _triton(
+        triton(
             "kernels.fp8_linear.triton:fp8_linear",
             conditions=(
                 Condition("hidden_size", multiple_of=16),
@@ -380,7 +295,7 @@ FP8_LINEAR = Op(
             ),
             variants="kernels.fp8_linear.variants:variants",
         ),
-        _torch("kernels.fp8_linear.reference:fp8_linear"),
+        torch("kernels.fp8_linear.reference:fp8_linear"),
         *vllm.FP8_LINEAR,
     ),
     setting="linear",
@@ -394,7 +309,7 @@ MOE_ROUTING = Op(
             "triton",
             "kernels.moe_routing.triton:moe_routing",
             devices=("cuda",),
-            dtypes=_FLOATS,
+            dtypes=FLOATS,
             min_capability=(8, 0),
             conditions=(
                 Condition("num_experts", at_most=512),
@@ -403,7 +318,7 @@ MOE_ROUTING = Op(
             ),
             variants="kernels.moe_routing.variants:variants",
         ),
-        _torch("kernels.moe_routing.reference:moe_routing"),
+        torch("kernels.moe_routing.reference:moe_routing"),
         *vllm.MOE_ROUTING,
     ),
     needed=lambda context: context.num_experts > 0,
@@ -411,7 +326,7 @@ MOE_ROUTING = Op(
 FUSED_MOE = Op(
     "fused_moe",
     (
-        _triton(
+        triton(
             "kernels.fused_moe.triton:fused_moe",
             conditions=(
                 Condition("hidden_size", multiple_of=16),
@@ -424,7 +339,7 @@ FUSED_MOE = Op(
             ),
             variants="kernels.fused_moe.variants:variants",
         ),
-        _torch("kernels.fused_moe.reference:fused_moe", captured=False),
+        torch("kernels.fused_moe.reference:fused_moe", captured=False),
         *vllm.FUSED_MOE,
     ),
     setting="moe",
@@ -434,7 +349,7 @@ FUSED_MOE = Op(
 ALL_REDUCE = Op(
     "all_reduce",
     (
-        _triton(
+        triton(
             "kernels.all_reduce.triton:all_reduce",
             conditions=(
                 Condition("workers", one_of=(2, 4, 8), says="has kernels only for 2, 4 and 8 GPUs"),
@@ -442,7 +357,7 @@ ALL_REDUCE = Op(
             ),
             variants="kernels.all_reduce.variants:variants",
         ),
-        _torch("kernels.all_reduce.reference:all_reduce"),
+        torch("kernels.all_reduce.reference:all_reduce"),
     ),
     needed=lambda context: context.workers > 1,
 )
@@ -457,9 +372,7 @@ SAMPLING = Op(
             conditions=(Condition("vocab_size", at_most=524288),),
             variants="kernels.sampling.variants:variants",
         ),
-        Backend(
-            "flashinfer", devices=("cuda",), libraries=(_FLASHINFER,), faults=(faults.FLASHINFER_SAMPLES_BY_PLACE,)
-        ),
+        Backend("flashinfer", devices=("cuda",), libraries=(FLASHINFER,), faults=(faults.FLASHINFER_SAMPLES_BY_PLACE,)),
         Backend("torch", "kernels.sampling.reference:sample"),
     ),
 )
