@@ -2,7 +2,8 @@
 
 Three conversations use them. Front door and core talk over ZeroMQ in msgpack (`ToCore`, `FromCore`). The supervisor
 writes `Event`s to `launches/<id>/events.jsonl` and sends the same lines as server-sent events. Findings and diagnoses
-are written by checks and read by people and programs. Times are seconds since the epoch, or durations (`_s`)."""
+are written by checks and read by people and programs. Times are seconds since the epoch, or durations (`_s`).
+"""
 
 from __future__ import annotations
 
@@ -309,9 +310,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     num_speculative_tokens: int = 0  # the most of them for each request in a step; 0 with "none"
     keep_fp8: bool = False  # weights in block-scaled FP8 stay so; else they are multiplied out as they are loaded
     backends: dict[str, str] = {}  # op -> backend
-    places: dict[
-        str, str
-    ] = {}  # where the model calls ops -> backend, as `kernels.site_key` names them; before `backends`
+    places: dict[str, str] = {}  # of a site, as `kernels.site_key` names it, where that is not its op's
     ranks: int = 1  # processes that share the model; the first speaks for all, and has the first device
     environment: dict[str, str] = {}  # to be set before the device is first touched, such as CUDA_VISIBLE_DEVICES
     cast: str | None = None  # the folder to be sealed to before a kernel is imported

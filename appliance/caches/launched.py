@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.engines import VLLM, engine_named
+from appliance.engines import engine_named
 from appliance.home import Home
 from appliance.launches.catalogue import LOOKED_BACK, Catalogue
 from appliance.profile import document as documents
@@ -47,7 +47,7 @@ def last_launch(source: str | None, home: Home) -> Launched:
         document = chosen_document(source, home)
     except (NoSuchProfileError, ProfileError) as error:
         raise PackError("profile", f"{error}") from error
-    if engine_named(document.get("engine")) is not VLLM:
+    if not engine_named(document.get("engine")).caches_in_home:
         raise PackError(
             "engine", "the native engine's kernels are compiled ahead and need no pack; choose a profile for vLLM"
         )

@@ -62,8 +62,8 @@ class Switched:
         self.without = ""  # the name of an op; of products with the rows of their weights behind it
         self.calls: dict[str, int] = {}
         self._given: dict[tuple[Any, ...], Any] = {}
-        wrapped: dict[str, Any] = {field.name: self._wrap(field.name, getattr(kernels, field.name)) for field in fields(Kernels)
-                   if field.name not in ("prepare_linear", "places")}  # fmt: skip
+        ops = {field.name for field in fields(Kernels)} - {"prepare_linear", "places"}
+        wrapped: dict[str, Any] = {op: self._wrap(op, getattr(kernels, op)) for op in ops}
         self.kernels = replace(kernels, **wrapped)
 
     def _wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
