@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from appliance.engines import engine_named
@@ -14,6 +15,7 @@ from appliance.protocol import Fix
 Groups = Mapping[str, str]
 Derived = Callable[[Groups], Any]
 UNKNOWN = "?"
+WHOLE_COMMAND = "{command}"
 CAST = "Run from a cast, which compiles nothing. Otherwise: "
 NAMING = ("port", "pid", "xid")
 # What a pattern says that is no word of the text: escapes, and the names of its groups.
@@ -142,11 +144,13 @@ class Cause:
         )
 
     def _command_for(self, groups: Groups) -> str | None:
-        """Without the parts whose groups are not known."""
+        """Without the parts whose groups are not known. What stands in a log is a word of the command, whatever it
+        holds; only a row that captures a whole command gives that."""
         if self.command is None:
             return None
+        words = groups if self.command == WHOLE_COMMAND else {name: quote(value) for name, value in groups.items()}
         parts = [part for part in self.command.split("; ") if "{" not in part or UNKNOWN not in part.format_map(groups)]
-        return "; ".join(parts).format_map(groups) or None
+        return "; ".join(parts).format_map(words) or None
 
 
 def _grouped(groups: Groups) -> dict[str, str]:

@@ -52,11 +52,19 @@ def waits_of(pid: int) -> list[str]:
 
 
 def held_locks() -> list[str]:
-    """The lock files that processes of this machine hold, a line each: who tries for one again and again does not
-    wait for it in the kernel."""
-    held = ((lock, _open_file(lock.pid, lock.inode)) for lock in _locks() if not lock.waits)
-    files = ((lock, path) for lock, path in held if path and path.endswith(LOCK_FILE) and not path.endswith(HOMES))
-    return [f"Lock on {path}, held by process {lock.pid}" for lock, path in islice(files, MAX_HELD)]
+    """The lock files that processes of this machine hold, a line each, the newest first: who tries for one again and
+    again does not wait for it in the kernel."""
+    held = [(lock, _open_file(lock.pid, lock.inode)) for lock in _locks() if not lock.waits]
+    files = [(lock, path) for lock, path in held if path and path.endswith(LOCK_FILE) and not path.endswith(HOMES)]
+    files.sort(key=lambda found: _changed(found[1]), reverse=True)
+    return [f"Lock on {path}, held by process {lock.pid}" for lock, path in files[:MAX_HELD]]
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _locks() -> list[Lock]:

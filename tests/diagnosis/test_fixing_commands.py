@@ -172,3 +172,11 @@ def test_an_argument_that_argparse_ignores_is_refused() -> None:
 
 def test_a_flag_of_a_quoted_command_is_no_setting() -> None:
     assert setting_named("Command 'lscpu --seed=1' returned non-zero exit status 1.") is None
+
+
+def test_what_stands_in_a_log_is_one_word_of_a_command() -> None:
+    line = 'zmq.error.ZMQError: No such file or directory for ipc path "/run/a; reboot/3f".'
+    found = diagnose(number_lines(line), failed=True)
+    assert found.cause == "ipc-folder-missing"
+    assert found.fix is not None
+    assert found.fix.command == "mkdir -p '/run/a; reboot'"
