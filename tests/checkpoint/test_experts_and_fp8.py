@@ -161,6 +161,7 @@ def test_every_part_of_the_question_follows_from_the_config(tmp_path: Path) -> N
         libraries={"triton": "3.7"}, kv_cache_dtype="float8_e4m3fn", hidden_size=192, intermediate_size=256,
         vocab_size=512, rotary_dim=16, qk_norm="all", activation="gelu_tanh", fp8_blocks=(128, 128), num_experts=8,
         experts_per_token=2, moe_intermediate_size=256, expert_scoring="sigmoid", num_expert_groups=4,
+        dense_layers=False,
     )  # fmt: skip
     # Of quantised weights reading the config lets through only those in FP8 blocks: other methods are known to
     # `outline` alone, which describes models that only vLLM runs.
@@ -170,7 +171,7 @@ def test_every_part_of_the_question_follows_from_the_config(tmp_path: Path) -> N
     of_v4 |= {"mxfp4_experts"}
     none_has = of_latents | of_v4 | {"rotary_interleaved", "attention_sinks", "soft_cap", "sparse_attention",
                 "quantization", "cast", "engine", "left_to_engine",
-                "sliding_window", "cpu_features"}  # fmt: skip
+                "sliding_window", "cpu_features", "row"}  # fmt: skip
     hybrid = selection_context(
         read_config(write(tmp_path / "h", "qwen3_next")), device="cpu", capability=None, dtype="float32",
         kv_cache_dtype="", cuda_graphs=False, libraries={},
