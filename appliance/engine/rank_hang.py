@@ -16,15 +16,17 @@ from appliance.protocol import Fatal
 # Families of places where a process works, however long that takes.
 WORKS: Final = ("jit-toolchain", "compile")
 DEBUGGED: Final = "t"
+IMPORTS: Final = "<frozen importlib._bootstrap"  # from a cold disk: of a library that the other has read already
 REMEDY: Final = "Start it again; if it hangs there again, that line is what to look at."
 REMEDY_ALL: Final = "Look for Xid lines in the kernel's log; try without CUDA graphs (enforce-eager)."
 
 
 def told(hang: Hang, pids: Sequence[int]) -> Fatal | None:
-    """`pids` are of all ranks in order. None where those that seem to hang compile, or a debugger holds them."""
+    """`pids` are of all ranks in order. None where those that seem to hang compile or import, or a debugger holds
+    them."""
     text = dump_stacks(os.getpid())
     stacks = parse(text)
-    if any(_is_busy(pids[rank], stacks) for rank in hang.ranks):
+    if any(is_busy(pids[rank], stacks) for rank in hang.ranks):
         return None
     frames = [list(_frames_of(pids[rank], stacks)) for rank in hang.ranks]
     who = " and ".join(f"rank {rank} (pid {pids[rank]})" for rank in hang.ranks)
@@ -48,11 +50,13 @@ def told(hang: Hang, pids: Sequence[int]) -> Fatal | None:
     )
 
 
-def _is_busy(pid: int, stacks: Stacks) -> bool:
+def is_busy(pid: int, stacks: Stacks) -> bool:
     if state_of(pid) == DEBUGGED:
         return True
     own = {str(each) for each in (pid, *descendants(pid))}
     found = where_they_are(stacks)
+    if any(IMPORTS in frame.place for frame in _frames_of(pid, stacks)):
+        return True
     return any(found[each].place.family in WORKS for each in own & found.keys())
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import timeit
 from collections.abc import Callable
 
 import pytest
 
+from appliance.engine.rank_hang import is_busy
 from appliance.engine.rank_watch import ALL_WAIT_S, LATE_S, LATELY_S, Hang, RankWatch
 from appliance.engine.ranks import LOOK_EVERY_S
+from appliance.launches.stacks import parse
 from appliance.models.rank_progress import Doing, RankProgress, SharedProgress, place_of
 
 Act = Callable[[list[RankProgress]], None]
@@ -197,6 +200,21 @@ def test_one_that_is_found_to_work_is_looked_at_again_later() -> None:
     ranks.be_patient()
     assert ranks.look(LATE_S * 2) is None
     assert hung(ranks.look(30), LATE_S * 4) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("frame", "busy"),
+    [
+        ("stuck (odd/even.py:7)", False),
+        ("all_reduce (torch/distributed/distributed_c10d.py:2900)", False),
+        ("make_cubin (triton/backends/nvidia/compiler.py:9)", True),
+        ("_call_with_frames_removed (<frozen importlib._bootstrap>:488)", True),
+    ],
+)
+def test_one_that_compiles_or_imports_works(frame: str, busy: bool) -> None:
+    pid = os.getpid()
+    text = f'Process {pid}, state R: python -m appliance.engine\n\nThread {pid} (active): "MainThread"\n    {frame}\n'
+    assert is_busy(pid, parse(text)) is busy
 
 
 def test_saying_so_costs_a_step_next_to_nothing() -> None:
