@@ -29,7 +29,7 @@ if [ "${1:-}" = prepare ]; then
     exec tests/gpu/peer.sh prepare "${2:-sm_90}"
 fi
 
-declare -A limits=([cast]=100 [sums]=60 [parity]=120 [ends]=90 [qwen3-8b]=150 [qwen3-30b-a3b]=150 [vllm-8b]=275 [vllm-30b-a3b]=275)
+declare -A limits=([cast]=100 [sums]=60 [parity]=120 [ends]=120 [qwen3-8b]=150 [qwen3-30b-a3b]=150 [vllm-8b]=275 [vllm-30b-a3b]=275)
 usual=(cast sums parity ends qwen3-8b qwen3-30b-a3b)
 grace=20  # to end two servers
 dry_run=
