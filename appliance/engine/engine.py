@@ -122,7 +122,8 @@ class Engine:
         first, *others = pool_windows(model_config.cache_specs, config.max_model_len)
         assert not config.window_blocks or list(config.window_blocks) == others, "the plan has other pools"
         windows = first, *config.window_blocks
-        report(CorePhase(phase=Phase.CACHE, progress=Progress(total=config.num_blocks, unit="blocks")))
+        num_blocks = config.num_blocks + sum(config.window_blocks.values())
+        report(CorePhase(phase=Phase.CACHE, progress=Progress(total=num_blocks, unit="blocks")))
         self._caches = Caches(
             model_config.caches_of_layers,
             num_blocks=config.num_blocks,
@@ -133,7 +134,7 @@ class Engine:
             state_rows=config.max_num_seqs + 1 + config.num_snapshots,
             state_dtype=dtype,
         )
-        report(CorePhase(phase=Phase.CACHE, progress=_whole(config.num_blocks, "blocks"), outcome="done"))
+        report(CorePhase(phase=Phase.CACHE, progress=_whole(num_blocks, "blocks"), outcome="done"))
         self.scheduler = Scheduler(
             Limits(
                 max_num_seqs=config.max_num_seqs,

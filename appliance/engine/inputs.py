@@ -261,8 +261,11 @@ class StepInputs:
             shape = layout.sequences, layout.blocks[place]
             tables = host[offsets.block_tables[place] :][: shape[0] * shape[1]].reshape(shape)
             tables[:] = 0
-            columns = begins[places, None] + np.arange(shape[1])  # behind the last there is nothing to be seen
-            tables[places] = known[slots[:, None], np.minimum(columns, known.shape[1] - 1)]
+            if pool.window is None:
+                tables[places] = known[slots, : shape[1]]
+            else:
+                columns = begins[places, None] + np.arange(shape[1])  # behind the last there is nothing to be seen
+                tables[places] = known[slots[:, None], np.minimum(columns, known.shape[1] - 1)]
         if self._on_device.is_cuda:
             self._on_device[: offsets.end].copy_(self._pinned[0][: offsets.end], non_blocking=True)
 
