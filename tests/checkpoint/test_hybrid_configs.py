@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.checkpoint import CheckpointError
-from appliance.checkpoint.cache_specs import FullAttention, State, StatePart
+from appliance.checkpoint.cache_specs import FullAttention, State, StatePart, bytes_per_sequence
 from appliance.checkpoint.config import read_config
+from appliance.checkpoint.drafting import with_drafts, with_head
 from appliance.checkpoint.fused_experts import one_by_one
 from appliance.checkpoint.layout import expected_tensors, is_ignored, weight_bytes
 from appliance.checkpoint.model_config import Attention, GatedDelta, ModelConfig
 from appliance.checkpoint.safetensors import TensorIndex, read_index
 from tests.tiny import BASE, FAMILIES, FP8, aligned, block_fp8, write_checkpoint
 from tests.tiny_forms import as_seeing, fuse_experts
+from tests.tiny_shapes import tensor_shapes
 
 OMIT = object()
 HYBRIDS = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
@@ -114,6 +116,33 @@ def test_the_language_model_of_one_that_sees(tmp_path: Path, family: str) -> Non
     assert not config.fp8.covers("model.language_model.layers.1.self_attn.q_proj")
 
 
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_a_head_has_the_published_names(tmp_path: Path, family: str) -> None:
+    """Beside the language model of one that sees, whose prefix it has not; and none where the config says so."""
+    published = {name for name, _ in tensor_shapes(BASE | FAMILIES[family] | {"mtp_num_hidden_layers": 1})}
+    alone = with_head(read_config(write(tmp_path / "alone", family)))
+    assert set(expected_tensors(alone)) == published
+    assert alone.num_hidden_layers == 3
+    assert not is_ignored(alone, "mtp.fc.weight")
+    if family != "qwen3_next":
+        seeing = with_head(read_config(as_seeing(write(tmp_path / "seeing", family))))
+        assert {name for name in expected_tensors(seeing) if "mtp." in name} == {
+            name for name in published if name.startswith("mtp.")
+        }
+    for changes in ({"mtp_num_hidden_layers": 0}, {"mtp_use_dedicated_embeddings": True}):
+        assert read_config(write(tmp_path / "none", family, **changes)).head is None
+
+
+def test_drafts_have_room_in_a_state(tmp_path: Path) -> None:
+    """Qwen3-Next-80B: what the state of each layer takes of drafts, of one chain and of the next."""
+    config = read_config(write(tmp_path / "m", "qwen3_next", **NEXT_80B))
+    one, four = with_drafts(config, 1), with_drafts(config, 4)
+    plain, *rest = (bytes_per_sequence(each.cache_specs, 2) for each in (config, one, four))
+    room = [36 * places * 2 * (8192 + 2048 + 4096 + 64) for places in (3, 9)]
+    assert [size - plain for size in rest] == pytest.approx(room, rel=0.002)
+    assert with_drafts(config, 0) == config
+
+
 def test_parts_that_are_not_run_are_known(tmp_path: Path) -> None:
     """What sees, and what drafts; nothing else is passed over."""
     seeing = read_config(as_seeing(write(tmp_path / "a", "qwen3_5")))
@@ -201,10 +230,11 @@ def test_blocks_that_two_parts_would_share_are_refused(
 @pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_moe"])
 @pytest.mark.parametrize("quantised", [False, True], ids=["full", "fp8"])
 def test_fused_experts_are_read_one_by_one(tmp_path: Path, family: str, quantised: bool) -> None:
-    """Every expert's tensors are bytes of the fused ones: the same names, shapes and contents."""
-    changes = aligned(family) | ({"quantization_config": block_fp8(family)} if quantised else {})
+    """Every expert's tensors, those of a head too, are bytes of the fused ones: the same names, shapes and contents."""
+    changes = aligned(family) | {"mtp_num_hidden_layers": 1}
+    changes |= {"quantization_config": block_fp8(family)} if quantised else {}
     folder = write_checkpoint(tmp_path / "m", family, **changes)
-    config, apart = read_config(folder), read_index(folder)
+    config, apart = with_head(read_config(folder)), read_index(folder)
     fused = read_index(fuse_experts(folder))
     assert len(fused.tensors) < len(apart.tensors)
     again = one_by_one(fused, config)

@@ -4,6 +4,7 @@ interpreted, against torch."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,9 +14,10 @@ from torch import Tensor
 from kernels.cases import Case, error
 from kernels.catalogue import DELTA_RULE
 from kernels.causal_conv.cases import without_cache
+from kernels.chains.rounds import Chains
 from kernels.context import Context
 from kernels.delta_rule import reference, triton
-from kernels.delta_rule.cases import Inputs, Shape, cases, inputs, states
+from kernels.delta_rule.cases import Inputs, Shape, cases, inputs, kept_of, states
 from kernels.delta_rule.workspace import _BY_BACKEND, workspace_bytes
 from kernels.launch import launching_for
 from tests.kernels.padded import padded
@@ -184,9 +186,14 @@ def test_triton_agrees_with_torch(arch: int, case: Any):
         assert error(result, expected) <= case.tolerance
 
 
-@pytest.mark.parametrize("lens", [(1,) * 30, (700,), (1, 1, 300, 64), (2,) * 40], ids=str)
+@pytest.mark.parametrize(
+    ("lens", "drafts"),
+    [((1,) * 30, 0), ((700,), 0), ((1, 1, 300, 64), 0), ((2,) * 40, 0), ((1,) * 30, 2), ((1,) * 30, 1)],
+    ids=str,
+)
 @pytest.mark.parametrize("name", ["torch", "triton"])
-def test_a_step_stays_within_its_workspace(monkeypatch, name, lens):
+def test_a_step_stays_within_its_workspace(monkeypatch, name, lens, drafts):
+    """Chains of a known token and `drafts`, behind as many that were accepted, too."""
     module = {"torch": reference, "triton": triton}[name]
     monkeypatch.setattr(triton, "launch", lambda *_: None)
     shape = Shape(lens, 2, 4, 64, 32)
@@ -196,8 +203,14 @@ def test_a_step_stays_within_its_workspace(monkeypatch, name, lens):
         "cuda", (9, 0), "bfloat16", gated_delta_head_dim=64, gated_delta_value_dim=32, gated_delta_key_heads=2,
         gated_delta_value_heads=4,
     )  # fmt: skip
+    chained: tuple[Any, ...] = ()
+    if drafts:
+        numbers = ([0 if row % (1 + drafts) else 1 + drafts for row in range(len(lens))], [drafts] * len(lens))
+        kept = kept_of(shape, len(lens), drafts, torch.bfloat16, CPU)
+        chained = Chains(*(torch.tensor(each, dtype=torch.int32) for each in numbers)), kept
+        metadata = replace(metadata, seq_lens=metadata.seq_lens + 5)
     with Peak() as peak:
-        result = module.delta_rule(*given, state, rows, metadata)
+        result = module.delta_rule(*given, state, rows, metadata, *chained)
     assert peak.bytes - result.nbytes <= workspace_bytes(name, context, sum(lens), len(lens))
 
 
