@@ -197,7 +197,8 @@ class Runner:
         states are copied, to which a head has added by now."""
         launched = self._sample(computed)
         for item in computed.step:
-            if item.saves is not None:
+            # The rows of one that has ended since are no longer its own.
+            if item.saves is not None and item.request.is_running:
                 self._caches.save_state(item.request.slot, item.saves)
         return launched
 
