@@ -114,8 +114,9 @@ class _Call:
     def decode(self) -> None:
         metadata, device = self._metadata, self._query.device
         seen = [WINDOW + self._most(length) for length in metadata.context_lens[: metadata.num_decodes]]
-        # Whose parts are all joined by `merge_kernel`, one alone too. It cannot be interpreted.
-        on_hopper = variants.divides_warps(self._arch, self._tile) and not interpreted()
+        # Whose parts are all joined by `merge_kernel`, one alone too. It has no form for rings with places for drafts,
+        # and cannot be interpreted.
+        on_hopper = variants.divides_warps(self._arch, self._tile) and self.window.rows == WINDOW and not interpreted()
         split = SPLIT_ON_HOPPER if on_hopper else SPLIT
         variant = _attend(self._arch, self._dtype, self._tile, decodes=True, chosen=self._top_k > 0)
         for first, count, parts in decode_runs(seen, split, SCRATCH_BYTES // part_bytes(self._heads, DIM)):
