@@ -60,6 +60,7 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
             yield _case(Shape((1, 3), (150, 130), heads), dtype)
             yield _case(Shape((1, 1, 1, 1, 3), (140, 141, 142, 9, 170), heads, drafts=2), dtype)
             if model is None or model.index_heads:
+                yield _case(Shape((1, 1, 1, 3), (140, 141, 142, 9), heads, 4, 20, drafts=2), dtype)
                 continue
             return
 
@@ -127,6 +128,8 @@ def _slots(shape: Shape, metadata: AttentionMetadata, size: int) -> Tensor:
     """Where all compressed entries of all sequences lie."""
     found = []
     for seq, length in enumerate(shape.contexts):
+        if seq < shape.drafts:
+            continue  # the last draft has its entries too
         number = torch.arange(length // shape.ratio, device=metadata.block_tables.device)
         found.append(metadata.block_tables[seq, number // size].long() * size + number % size)
     return torch.cat(found)

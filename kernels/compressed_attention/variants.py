@@ -36,8 +36,9 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
         for decodes in (True, False):
             for tile in tiles(arch) if model is None else (tile_of(arch, model.num_heads),):
                 for chosen in _kinds(model):
-                    on_hopper = decodes and divides_warps(arch, tile)
-                    yield hopper_decode(dtype, chosen) if on_hopper else attend(arch, dtype, tile, decodes, chosen)
+                    yield attend(arch, dtype, tile, decodes, chosen)
+                    if decodes and divides_warps(arch, tile):  # but for rings with places for drafts
+                        yield hopper_decode(dtype, chosen)
             yield keep(arch, dtype, ring=decodes)
         yield merge(dtype)
 
