@@ -19,7 +19,9 @@ from tests.tiny_shapes import LATENT
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 LENGTHS = (3, 20, 61)
-TOLERANCES = {"bfloat16": 0.03, "float16": 0.003}
+# On an H100 the log probabilities of DeepSeek V3 in float16 are 0.0026 from those in float32, transformers' 0.0034, and
+# both 0.0032 from each other.
+TOLERANCES = {"bfloat16": 0.03, "float16": 0.004}
 
 
 @pytest.fixture(autouse=True)
