@@ -310,7 +310,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     num_speculative_tokens: int = 0  # the most of them for each request in a step; 0 with "none"
     keep_fp8: bool = False  # weights in block-scaled FP8 stay so; else they are multiplied out as they are loaded
     backends: dict[str, str] = {}  # op -> backend
-    places: dict[str, str] = {}  # of a site, as `kernels.site_key` names it, where that is not its op's
+    places: dict[str, str] = {}  # site, as `kernels.site_key` names it -> backend; before `backends`
     ranks: int = 1  # processes that share the model; the first speaks for all, and has the first device
     environment: dict[str, str] = {}  # to be set before the device is first touched, such as CUDA_VISIBLE_DEVICES
     cast: str | None = None  # the folder to be sealed to before a kernel is imported

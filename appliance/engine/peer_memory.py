@@ -6,6 +6,7 @@ The driver is called by itself: torch would share its own memory only, and open 
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 
 import torch
@@ -17,6 +18,7 @@ from kernels.all_reduce.shared import Shared, layout
 
 _HANDLE_BYTES = 64
 _ENABLE_PEER_ACCESS = 1
+_MARK_BYTES = 4096
 
 
 class _Handle(ctypes.Structure):
@@ -29,43 +31,60 @@ class PeerMemoryError(RuntimeError):
 
 def open_shared(group: Group, device: torch.device, log: Callable[[str], None]) -> Shared | None:
     """Memory of each rank of `group`, rank n on GPU n, that all of them can read and write; None where that cannot be,
-    which `log` hears. All ranks call it."""
-    start, said = 0, ""
+    or NCCL is told to do without, which `log` hears. All ranks call it."""
+    start, starts, handle, said = 0, list[int](), bytes(_HANDLE_BYTES), ""
     try:
         start = _allocate(group, device)
-        handle = bytes(_handle_of(start))
+        handle = _handle_of(start)
     except PeerMemoryError as error:
-        said, handle = str(error), bytes(_HANDLE_BYTES)
+        said = str(error)
     row = torch.tensor([[not said, *handle]], dtype=torch.uint8, device=device)
     rows = [bytes(each) for each in group.gather(row).view(group.count, -1).tolist()]
-    starts = []
     if all(row[0] for row in rows):
         try:
-            starts = [start if rank == group.rank else _open(row[1:]) for rank, row in enumerate(rows)]
+            for rank, row_of in enumerate(rows):
+                starts.append(start if rank == group.rank else _open(row_of[1:]))
+            for rank, each in enumerate(starts):
+                _read_mark(rank, each)
         except PeerMemoryError as error:
             said = str(error)
-    if not bool(group.all(torch.tensor([len(starts) == group.count], device=device)).item()):
-        log(f"NCCL sums all that the ranks compute: {said or 'another rank cannot share its memory'}")
-        return None
-    return layout(starts, group.rank, device)
+    elif not said:
+        said = "another rank cannot share its memory"
+    if bool(group.all(torch.tensor([not said], device=device)).item()):
+        return layout(starts, group.rank, device)
+    for rank, each in enumerate(starts):
+        if rank != group.rank:
+            _call("cuIpcCloseMemHandle", ctypes.c_uint64(each))
+    group.wait_for_all(device)  # until nobody has it open
+    if start:
+        _call("cuMemFree_v2", ctypes.c_uint64(start))
+    log(f"NCCL sums all that the ranks compute: {said or 'another rank cannot read what this one shares'}")
+    return None
 
 
 def _allocate(group: Group, device: torch.device) -> int:
-    """The address of zeros on `device`. They are there when the next call for the GPU's results returns."""
+    """The address of memory on `device` with zeros, but for the rank's mark at its beginning."""
+    if os.environ.get("NCCL_P2P_DISABLE", "0") != "0":
+        raise PeerMemoryError("NCCL_P2P_DISABLE is set")
     for rank in range(group.count):
         if rank != group.rank and not torch.cuda.can_device_access_peer(device, rank):
             raise PeerMemoryError(f"GPU {group.rank} cannot reach the memory of GPU {rank}")
     size, start = shared_bytes(group.count), ctypes.c_uint64()
     _call("cuMemAlloc_v2", ctypes.byref(start), ctypes.c_size_t(size))
-    _call("cuMemsetD8_v2", start, ctypes.c_ubyte(0), ctypes.c_size_t(size))
-    _call("cuCtxSynchronize")
+    try:
+        _call("cuMemsetD8_v2", start, ctypes.c_ubyte(0), ctypes.c_size_t(size))
+        _call("cuMemsetD8_v2", start, ctypes.c_ubyte(_mark(group.rank)), ctypes.c_size_t(_MARK_BYTES))
+        _call("cuCtxSynchronize")
+    except PeerMemoryError:
+        _call("cuMemFree_v2", start)
+        raise
     return start.value
 
 
-def _handle_of(start: int) -> list[int]:
+def _handle_of(start: int) -> bytes:
     handle = _Handle()
     _call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(start))
-    return list(handle.bytes)
+    return bytes(handle.bytes)
 
 
 def _open(handle: bytes) -> int:
@@ -73,6 +92,18 @@ def _open(handle: bytes) -> int:
     taken = _Handle.from_buffer_copy(handle)
     _call("cuIpcOpenMemHandle_v2", ctypes.byref(start), taken, ctypes.c_uint(_ENABLE_PEER_ACCESS))
     return start.value
+
+
+def _read_mark(rank: int, start: int) -> None:
+    """Of the rank whose memory is at `start` here: some hosts let GPUs reach each other, and bring wrong bytes."""
+    found = (ctypes.c_ubyte * _MARK_BYTES)()
+    _call("cuMemcpyDtoH_v2", ctypes.byref(found), ctypes.c_uint64(start), ctypes.c_size_t(_MARK_BYTES))
+    if set(found) != {_mark(rank)}:
+        raise PeerMemoryError(f"what is read of GPU {rank}'s memory is not what was written there")
+
+
+def _mark(rank: int) -> int:
+    return 0xA0 + rank
 
 
 def _call(name: str, *arguments: object) -> None:

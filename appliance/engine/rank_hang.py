@@ -18,7 +18,10 @@ WORKS: Final = ("jit-toolchain", "compile")
 DEBUGGED: Final = "t"
 IMPORTS: Final = "<frozen importlib._bootstrap"  # from a cold disk: of a library that the other has read already
 REMEDY: Final = "Start it again; if it hangs there again, that line is what to look at."
-REMEDY_ALL: Final = "Look for Xid lines in the kernel's log; try without CUDA graphs (enforce-eager)."
+REMEDY_ALL: Final = (
+    "Look for Xid lines in the kernel's log; try without what GPUs send each other directly (NCCL_P2P_DISABLE=1), then "
+    "without CUDA graphs (enforce-eager)."
+)
 
 
 def told(hang: Hang, pids: Sequence[int]) -> Fatal | None:

@@ -108,9 +108,12 @@ class RankWatch:
             return Hang(waiting, still, all_wait=True) if late else None
         # One that is ahead of others that compute waits in a call that does not say so, as a full queue of its device.
         behind = tuple(rank for rank, place in enumerate(places) if place == (Doing.COMPUTES, min(computing)))
-        if len(behind) == len(places) or still < self._limit_s(Doing.COMPUTES, LATE_S, now):
+        if len(behind) == len(places):
             return None
-        return Hang(behind, still)
+        # The others may have no turn left: then nobody waits yet.
+        others = (place.doing for rank, place in enumerate(places) if rank not in behind)
+        least_s = ALL_WAIT_S if all(doing is Doing.IDLE for doing in others) else LATE_S
+        return Hang(behind, still) if still >= self._limit_s(Doing.COMPUTES, least_s, now) else None
 
     def _limit_s(self, doing: Doing, least_s: float, now: float) -> float:
         return self._patience * max(least_s, TIMES_LONGEST * self._longest[doing].at(now))

@@ -149,7 +149,8 @@ class RankProcesses:
                 cause = stopped(self._followers) or self._hung()
             if self._closing.is_set():
                 return
-        print(cause.traceback or cause.message, file=sys.stderr, flush=True)
+        # A rank that failed has printed its own traceback.
+        print(cause.traceback if cause.stacks else cause.message, file=sys.stderr, flush=True)
         self._link.last_words(cause)
         self.kill()
         os._exit(1)

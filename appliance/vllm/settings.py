@@ -62,6 +62,7 @@ FLAGS: Final = (
 OTHERWISE: Final = frozenset({
     "schema", "name", "model.path", "model.digest", "engine", "device", "max-model-len", "on-failure",
     "prefix-cache-salt", "tool-call-parser", "reasoning-parser", "strict-requests", "response-store", "jit",
-    "vllm.extra-args", "vllm.environment", "chat-encoding", "site-backends", "speculative-config.num-speculative-tokens",
+    "vllm.extra-args", "vllm.environment", "chat-encoding", "site-backends",
+    "speculative-config.num-speculative-tokens",
     *(key for key in BY_KEY if key.startswith(("backends.", "on-request.", "sampling-defaults.", "ray."))),
 })  # fmt: skip

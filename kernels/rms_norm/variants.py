@@ -25,7 +25,8 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
                     yield of(dtype, block, residual=True, rounded=True)
         return
     block = block_of(model.hidden_size)
-    yield of(model.dtype, block, residual=True)
+    for residual in (False, True):  # without one before sub-layers of residual streams, and in heads for drafts
+        yield of(model.dtype, block, residual)
     if model.fp8_blocks is not None and rounds(arch, block):
         yield of(model.dtype, block, residual=True, rounded=True)
     if model.qk_norm == "all":

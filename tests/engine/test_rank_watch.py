@@ -68,11 +68,13 @@ def test_all_that_are_late_are_told() -> None:
     assert hung(ranks.look(5), LATE_S + 2 * LOOK_EVERY_S) == (1, 2)
 
 
-def test_one_that_the_other_has_no_more_turns_for_hangs_as_well() -> None:
+def test_one_that_the_other_has_no_more_turns_for_is_told_later() -> None:
+    """Nobody waits for it yet."""
     ranks = Ranks()
     ranks.all("begin_turn", "wait", "go_on")
     ranks.progress[0].end_turn()
-    assert hung(ranks.look(5), LATE_S + 2 * LOOK_EVERY_S) == (1,)
+    assert ranks.look(ALL_WAIT_S - 1) is None
+    assert hung(ranks.look(5), 1 + 2 * LOOK_EVERY_S) == (1,)
 
 
 def test_one_that_is_ahead_in_a_call_that_does_not_say_so_waits_too() -> None:
