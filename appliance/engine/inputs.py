@@ -152,6 +152,7 @@ class StepInputs:
         self._has_chains = has_chains
         self._block_size, self._max_num_seqs = block_size, max_num_seqs
         self._pools = [_Pool(window, block_size) for window in windows]
+        assert not has_chains or windows[0] is None, "kept drafts are found by lengths that count every token"
         shape = max_num_seqs, -(-max_model_len // block_size)
         self._tables: list[NDArray[np.int32]] = [np.zeros(shape, dtype=np.int32) for _ in windows]
         self._num_blocks = [[0] * len(windows) for _ in range(max_num_seqs)]  # of each slot, what its tables have

@@ -45,13 +45,14 @@ def answer(prompt: Sequence[int], max_tokens: int, context: int, *, ignore_eos: 
 
 class Device:
     """Keeps pages by position, in pools whose layers look back as far as `windows` say, and with `has_states` a state
-    that only goes forward."""
+    that only goes forward: it takes a step's drafts once they are accepted, in the next one."""
 
     def __init__(self, windows: Sequence[int | None], block_size: int, has_states: bool) -> None:
         self.windows, self.block_size, self.has_states = windows, block_size, has_states
         self.pages: dict[tuple[int, int, int], int] = {}  # (pool, block, offset) -> the state of the tokens up to there
         self.rows = {FRESH: NOTHING}
         self.slots: dict[int, int] = {}
+        self._kept: dict[int, dict[int, int]] = {}  # by slot and position, the drafts that its state has not taken
         self._states: dict[Request, list[int]] = {}  # by request, of so many of its tokens
         self._rng = random.Random(0)
 
@@ -76,8 +77,7 @@ class Device:
         for draft in item.drafts:
             states.append(after(states[-1], draft))
         if self.has_states:
-            assert self.slots[request.slot] == states[item.start], f"{request.request_id} has another state"
-            self.slots[request.slot] = states[-1]
+            self._go_on(item, states)
         for position in range(item.start, item.context_len):
             for pool, window in enumerate(self.windows):
                 self._look_back(request, pool, window, position, states)
@@ -86,6 +86,17 @@ class Device:
             return []
         sampled = [following(state) for state in states[end:]]
         return sampled[: accepted_run(item.drafts, sampled, [True] * len(sampled))]
+
+    def _go_on(self, item: Scheduled, states: list[int]) -> None:
+        """The state takes the drafts that were accepted, then what the step knows; the step's own drafts are kept."""
+        request, behind = item.request, item.start - item.num_replayed
+        assert self.slots[request.slot] == states[behind], f"{request.request_id} has another state"
+        assert item.num_known == 1 or not item.num_replayed, f"{request.request_id} replays before a prompt"
+        kept = self._kept.setdefault(request.slot, {})
+        accepted = [kept[position] for position in range(behind, item.start)]
+        assert accepted == list(request.tokens(behind, item.start)), f"{request.request_id} kept other drafts"
+        self.slots[request.slot] = states[item.start + item.num_known]
+        kept.update(enumerate(item.drafts, item.start + item.num_known))
 
     def _look_back(self, request: Request, pool: int, window: int | None, position: int, states: list[int]) -> None:
         """From a token to the first that it sees, the last, and one between them."""

@@ -285,7 +285,7 @@ def _fuzz(seed: int, windowed: bool, overlaps: bool) -> tuple[int, int]:
     rng = random.Random(seed)
     block_size, context = rng.choice([1, 3, 4, 16, 33]), rng.choice([60, 150])
     snapshots = rng.choice([None, 0, 1, 2, 5, 20])
-    drafts = Drafts(Guesses(rng), 3, 8) if snapshots is None and rng.random() < 0.5 else None
+    drafts = Drafts(Guesses(rng), 3, 8) if rng.random() < 0.5 else None
     windows = [_window(rng, block_size, context) for _ in range(rng.choice([1, 1, 2]) if windowed else 0)]
     least = -(-context // block_size)
     run = Run(

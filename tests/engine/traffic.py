@@ -53,6 +53,8 @@ KINDS: Final = {
     "compressed entries, rings and tails": Kind(states=True, block_sizes=(32, 64)),
     "keys and values, drafts": Kind(drafts=True),
     "windows in some layers, drafts": Kind(num_windows=1, drafts=True),
+    "recurrent states, drafts": Kind(states=True, drafts=True),
+    "rings, tails and windows, drafts": Kind(states=True, num_windows=1, block_sizes=(32, 64), drafts=True),
 }
 
 
