@@ -6,16 +6,17 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from shlex import quote
 from typing import Any
 
+from appliance.diagnosis.shell_words import operand, own_command
 from appliance.engines import engine_named
 from appliance.protocol import Fix
 
 Groups = Mapping[str, str]
 Derived = Callable[[Groups], Any]
 UNKNOWN = "?"
-WHOLE_COMMAND = "{command}"
+WHOLE_COMMAND = "command"  # the group that is a whole command; every other is a word of one
+PLACEHOLDER = re.compile(r"\{(\w{1,40})\}")
 CAST = "Run from a cast, which compiles nothing. Otherwise: "
 NAMING = ("port", "pid", "xid")
 # What a pattern says that is no word of the text: escapes, and the names of its groups.
@@ -144,12 +145,14 @@ class Cause:
         )
 
     def _command_for(self, groups: Groups) -> str | None:
-        """Without the parts whose groups are not known. What stands in a log is a word of the command, whatever it
-        holds; only a row that captures a whole command gives that."""
+        """Without the parts whose groups are not known, or could be no words of a command. What stands in a log is
+        quoted, whatever it holds; a whole command is told only where it is one of Ingot's."""
         if self.command is None:
             return None
-        words = groups if self.command == WHOLE_COMMAND else {name: quote(value) for name, value in groups.items()}
-        parts = [part for part in self.command.split("; ") if "{" not in part or UNKNOWN not in part.format_map(groups)]
+        known = {name: value for name, value in groups.items() if value != UNKNOWN}
+        made = {name: (own_command if name == WHOLE_COMMAND else operand)(value) for name, value in known.items()}
+        words = {name: word for name, word in made.items() if word is not None}
+        parts = [part for part in self.command.split("; ") if words.keys() >= set(PLACEHOLDER.findall(part))]
         return "; ".join(parts).format_map(words) or None
 
 

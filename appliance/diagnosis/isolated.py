@@ -5,6 +5,7 @@ Python's pattern matching cannot be interrupted and lets no other thread run, so
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -99,7 +100,7 @@ def without_reading(log: Path, known: Circumstances, why: str) -> Answer:
             evidence=tuple(evidence),
             fix=Fix(
                 text="Read the end of the log. The command below analyses it without a time limit.",
-                command=f"ingot diagnose {log}",
+                command=shlex.join(("ingot", "diagnose", str(log))),
             ),
         )
     return Answer(headline=headline, diagnosis=found, complete=False)

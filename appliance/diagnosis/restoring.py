@@ -5,13 +5,17 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from appliance.diagnosis.shell_words import is_operand
+
 SNAPSHOTS = "snapshots"
 IN_CACHE = "models--"
 
 
 def restoring_command(folder: Path, file: str) -> str | None:
     """Of a clone, git's; of a folder in the hub's cache, the hub's own, which needs a network. None where it does not
-    show where the folder came from."""
+    show where the folder came from, or where a name in it would be taken for an option."""
+    if not is_operand(file):
+        return None
     name = shlex.quote(file)
     if (folder / ".git").exists():
         git = f"git -C {shlex.quote(str(folder))}"
@@ -19,6 +23,8 @@ def restoring_command(folder: Path, file: str) -> str | None:
     cached = folder.parent.parent
     if folder.parent.name != SNAPSHOTS or not cached.name.startswith(IN_CACHE):
         return None
-    repository = shlex.quote(cached.name.removeprefix(IN_CACHE).replace("--", "/"))
-    cache = shlex.quote(str(cached.parent))
-    return f"hf download {repository} {name} --revision {shlex.quote(folder.name)} --cache-dir {cache} --force-download"
+    repository, revision = cached.name.removeprefix(IN_CACHE).replace("--", "/"), folder.name
+    if not (is_operand(repository) and is_operand(revision)):
+        return None
+    where = ("--revision", revision, "--cache-dir", str(cached.parent))
+    return shlex.join(("hf", "download", repository, file, *where, "--force-download"))
