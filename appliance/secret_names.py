@@ -44,11 +44,27 @@ USERINFO: Final = (
 )
 
 _NAME: Final = re.compile(rf"(?:.*[._-])?(?:{FLAG}|{VARIABLE})")
+_HEADER: Final = re.compile(r"(?:proxy-)?authorization|(?:set-)?cookie")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _USERINFO: Final = re.compile(USERINFO)
+_GIVEN: Final = re.compile(
+    rf"(?:(?i:{SETTING}|(?<![a-z])(?:authorization|cookie))|{VARIABLE})\\*[\"']?\s*[:=]|(?<![\w-])--?{FLAG}(?![\w-])"
+)
 
 
 def is_secret_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
+
+
+def is_secret_key(name: str) -> bool:
+    """Whether a key of a document is a secret's, also as JSON (`accessToken`) and HTTP (`X-Api-Key`) write it."""
+    spaced = _HUMP.sub("_", name).lower()
+    return is_secret_name(name) or is_secret_name(spaced) or _HEADER.fullmatch(spaced) is not None
+
+
+def gives_secret(text: str) -> bool:
+    """Whether a text, such as JSON or a command line, gives a secret under its name, or in an address."""
+    return _GIVEN.search(text) is not None or _USERINFO.search(text) is not None
 
 
 def without_userinfo(text: str) -> str:

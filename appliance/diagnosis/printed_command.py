@@ -6,11 +6,11 @@ import ast
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 from appliance.diagnosis.searchable import Searchable
-from appliance.secret_names import is_secret_name
+from appliance.diagnosis.shell_words import is_operand
+from appliance.secret_names import gives_secret, is_secret_key
 
 SIGN = b"non-default args: {"
 PRINTED = re.compile(r"non-default args: (?P<arguments>\{.{0,8000}\})\s{0,8}$")
@@ -21,18 +21,34 @@ KEPT = (*MODEL, "ssl_")
 
 def changed_command(log: Searchable, key: str, value: str | None) -> str | None:
     """`vllm serve` with the arguments that a log prints, `key` set to `value` or left out. None where the log does not
-    print them whole, where `key` is not one of them or must stay, or where one of them is a secret."""
+    print them whole, where `key` is not one of them or must stay, or where one of them cannot be told: it is or holds
+    a secret, or would be taken for something else than it was."""
     arguments = _printed(log)
-    if key not in arguments or key.startswith(KEPT) or any(map(is_secret_name, arguments)):
+    if key not in arguments or key.startswith(KEPT) or not _can_be_told(arguments):
         return None
     model = next((arguments[name] for name in MODEL if name in arguments), None)
-    if not isinstance(model, str):
+    if not isinstance(model, str) or not is_operand(model):
         return None
     words = ["vllm", "serve", model]
     for name, given in arguments.items():
         if name not in MODEL and (name != key or value is not None):
-            words += _words(name, given if name != key else value)
+            argument = _words(name, given if name != key else value)
+            if argument is None:
+                return None
+            words += argument
     return shlex.join(words)
+
+
+def _can_be_told(value: Any) -> bool:
+    """Of what JSON can hold, whatever names no secret, at any depth."""
+    if isinstance(value, dict):
+        names = all(isinstance(name, str) and _can_be_told(name) and not is_secret_key(name) for name in value)
+        return names and all(map(_can_be_told, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_can_be_told, value))
+    if isinstance(value, str):
+        return not gives_secret(value) and (value == "" or value.isprintable())
+    return value is None or isinstance(value, (bool, int, float))
 
 
 def _printed(log: Searchable) -> dict[str, Any]:
@@ -47,15 +63,19 @@ def _printed(log: Searchable) -> dict[str, Any]:
     return {}
 
 
-def _words(name: str, value: Any) -> Iterator[str]:
+def _words(name: str, value: Any) -> list[str] | None:
+    """None where the name is no flag's, or where an item of a list would be taken for a flag."""
     flag = name.replace("_", "-")
+    if not name.isidentifier():
+        return None
     if isinstance(value, bool):
-        yield f"--{flag}" if value else f"--no-{flag}"
-        return
-    yield f"--{flag}"
-    if isinstance(value, dict):
-        yield json.dumps(value)
-    elif isinstance(value, (list, tuple)):
-        yield from (item if isinstance(item, str) else json.dumps(item) for item in value)
-    else:
-        yield str(value)
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    if isinstance(value, (list, tuple)):
+        items = [_text(item) for item in value]
+        return ([f"--{flag}", *items] if items else []) if all(map(is_operand, items)) else None
+    # In one word: a value that begins with a dash is not taken for a flag.
+    return [] if value is None else [f"--{flag}={_text(value)}"]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

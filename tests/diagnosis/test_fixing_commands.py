@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -28,15 +29,15 @@ def _log(*lines: str) -> Searchable:
 
 def test_the_command_is_made_again_without_an_argument() -> None:
     assert changed_command(_log("x", ARGUMENTS), "middleware", None) == (
-        "vllm serve '/m/odd one' --port 8001 --enforce-eager --no-enable-prefix-caching --hf-overrides '{\"odd\": 1}'"
+        "vllm serve '/m/odd one' --port=8001 --enforce-eager --no-enable-prefix-caching '--hf-overrides={\"odd\": 1}'"
     )
 
 
 def test_the_command_is_made_again_with_another_value() -> None:
     made = changed_command(_log(ARGUMENTS), "port", "8002")
     assert made is not None
-    assert made.startswith("vllm serve '/m/odd one' --port 8002 ")
-    assert made.endswith("--middleware acme.Odd acme.Even --hf-overrides '{\"odd\": 1}'")
+    assert made.startswith("vllm serve '/m/odd one' --port=8002 ")
+    assert made.endswith("--middleware acme.Odd acme.Even '--hf-overrides={\"odd\": 1}'")
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,82 @@ def test_the_command_is_made_again_with_another_value() -> None:
 )
 def test_what_cannot_be_made_again_is_no_command(line: str, key: str) -> None:
     assert changed_command(_log(line), key, None) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "'kv_transfer_config': {'kv_connector_extra_config': {'api_key': 'odd'}}",
+        "'hf_overrides': {'a': [{'b': {'X-Api-Key': 'odd'}}]}",
+        "'headers': {'Authorization': 'Bearer odd'}",
+        "'additional_config': {'apiKey': 'odd'}",
+        "'additional_config': {'accessToken': 'odd'}",
+        "'additional_config': '{\"api_key\": \"odd\"}'",
+        "'environment': ['HF_TOKEN=odd']",
+        "'worker_args': 'run --api-key odd'",
+        "'otlp_traces_endpoint': 'http://u:odd@h/'",
+        "'kv_events_config': {'endpoint': 'http://odd@h:5557'}",
+        "'kv_events_config': {'http://u:odd@h/': 1}",
+    ],
+)
+def test_a_secret_at_any_depth_leaves_no_command(given: str) -> None:
+    line = f"non-default args: {{'model': '/m', 'port': 1, {given}}}"
+    assert changed_command(_log(line), "port", None) is None
+    assert changed_command(_log(line), "port", "2") is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "'eos_token': 'odd'",
+        "'max_num_batched_tokens': 8192",
+        "'kv_events_config': {'endpoint': 'tcp://h:5557', 'tokens': 1}",
+        "'tokenizer': '/m/tokenizer'",
+    ],
+)
+def test_what_only_looks_like_a_secret_is_told(given: str) -> None:
+    line = f"non-default args: {{'model': '/m', 'port': 1, {given}}}"
+    assert changed_command(_log(line), "port", None) is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("'tokenizer': None", []),
+        ("'middleware': []", []),
+        ("'middleware': ()", []),
+        ("'hf_overrides': {}", ["--hf-overrides={}"]),
+        ("'revision': ''", ["--revision="]),
+        ("'revision': '-odd'", ["--revision=-odd"]),
+        ("'seed': -1", ["--seed=-1"]),
+        ("'revision': 'a; $(b)'", ["--revision=a; $(b)"]),
+        ("'middleware': ['a b', 'c;d']", ["--middleware", "a b", "c;d"]),
+        ("'limits': [1, {'a': None}]", ["--limits", "1", '{"a": null}']),
+    ],
+)
+def test_an_argument_is_what_it_was(given: str, words: list[str]) -> None:
+    made = changed_command(_log(f"non-default args: {{'model': '/m', 'port': 1, {given}}}"), "port", None)
+    assert made is not None
+    assert shlex.split(made) == ["vllm", "serve", "/m", *words]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "'model': '--config=/tmp/odd'",
+        "'model_tag': '-odd', 'model': '/m'",
+        "'model': ''",
+        "'model': '/m', 'middleware': ['--config=/tmp/odd']",
+        "'model': '/m', 'middleware': ['a', '']",
+        "'model': '/m', 'odd --config': 'a'",
+        "'model': '/m', 'revision': 'a\\x1bb'",
+        "'model': '/m', 'revision': {1, 2}",
+        "'model': '/m', 'hf_overrides': {1: 2}",
+        "'model': '/m', 'revision': b'odd'",
+    ],
+)
+def test_what_would_be_taken_for_something_else_leaves_no_command(arguments: str) -> None:
+    assert changed_command(_log(f"non-default args: {{'port': 1, {arguments}}}"), "port", None) is None
 
 
 def _of_middleware(profile: dict[str, object] | None) -> Diagnosis:
