@@ -28,10 +28,11 @@ MAX_HELD = 5
 LOCK_FILE = ("lock", ".lck")
 HOMES = ("/serve.lock", "/console.lock")  # an appliance's own, held as long as it runs
 MAX_PROCESSES = 4096
+LOCKS = Path("/proc/locks")
 # 3: -> FLOCK  ADVISORY  WRITE 1234 fe:00:3211641 0 EOF
 LOCK = re.compile(
     r"(?P<number>\d{1,9}): (?P<waits>-> )?\S{1,20} {1,9}\S{1,20} {1,9}\S{1,20} {1,9}(?P<pid>-?\d{1,9}) "
-    r"[0-9a-f]{1,9}:[0-9a-f]{1,9}:(?P<inode>\d{1,20}) "
+    r"(?P<major>[0-9a-f]{1,9}):(?P<minor>[0-9a-f]{1,9}):(?P<inode>\d{1,20}) "
 )
 OF_ANY_THREAD = ("Waits for the file ", "Waits for the other end of ", "Waits for the GPU ")
 ANY_CHILD = 1 << 31  # it waits for whichever ends: -1, as the kernel shows it
@@ -40,9 +41,12 @@ MAX_SOCKETS = 20_000
 
 
 class Lock(NamedTuple):
+    """`device` is its file system's: an inode's number means nothing in another."""
+
     number: str
     waits: bool
     pid: int
+    device: int
     inode: int
 
 
@@ -54,7 +58,7 @@ def waits_of(pid: int) -> list[str]:
 def held_locks() -> list[str]:
     """The lock files that processes of this machine hold, a line each, the newest first: who tries for one again and
     again does not wait for it in the kernel."""
-    held = [(lock, _open_file(lock.pid, lock.inode)) for lock in _locks() if not lock.waits]
+    held = [(lock, _open_file(lock.pid, lock)) for lock in _locks() if not lock.waits]
     files = [(lock, path) for lock, path in held if path and path.endswith(LOCK_FILE) and not path.endswith(HOMES)]
     files.sort(key=lambda found: _changed(found[1]), reverse=True)
     return [f"Lock on {path}, held by process {lock.pid}" for lock, path in files[:MAX_HELD]]
@@ -69,11 +73,21 @@ def _changed(path: str) -> float:
 
 def _locks() -> list[Lock]:
     try:
-        lines = Path("/proc/locks").read_text().splitlines()
+        lines = LOCKS.read_text().splitlines()
     except OSError:
         return []
     found = (LOCK.match(line) for line in lines)
-    return [Lock(lock["number"], bool(lock["waits"]), int(lock["pid"]), int(lock["inode"])) for lock in found if lock]
+    return [
+        Lock(
+            number=lock["number"],
+            waits=bool(lock["waits"]),
+            pid=int(lock["pid"]),
+            device=os.makedev(int(lock["major"], 16), int(lock["minor"], 16)),
+            inode=int(lock["inode"]),
+        )
+        for lock in found
+        if lock
+    ]
 
 
 def _awaited_locks(pid: int) -> Iterator[str]:
@@ -82,16 +96,29 @@ def _awaited_locks(pid: int) -> Iterator[str]:
     holders = {lock.number: lock.pid for lock in found if not lock.waits}
     for lock in found:
         if lock.waits and lock.pid == pid:
-            path = _open_file(pid, lock.inode) or f"inode {lock.inode}"
+            path = _open_file(pid, lock) or f"inode {lock.inode}"
             yield f"Waits for the lock on {path}, held by process {holders.get(lock.number, '?')}"
 
 
-def _open_file(pid: int, inode: int) -> str | None:
+def _open_file(pid: int, lock: Lock) -> str | None:
     with contextlib.suppress(OSError):
         for handle in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                if handle.stat().st_ino == inode:
+                file = handle.stat()
+                if file.st_ino == lock.inode and lock.device in (file.st_dev, _mounted_device(pid, handle.name)):
                     return os.readlink(handle)
+    return None
+
+
+def _mounted_device(pid: int, descriptor: str) -> int | None:
+    """Of the file system that a descriptor's file is on, as locks name it: btrfs gives its files another in stat."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        mount = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().partition("mnt_id:")[2].split()[0]
+        for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
+            number, _, device, *_ = line.split()
+            if number == mount:
+                major, minor = map(int, device.split(":"))
+                return os.makedev(major, minor)
     return None
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.stuck_processes import stuck_processes
+from appliance.engine_process import waits
 from appliance.engine_process.process_tree import descendants, state_of
 from appliance.engine_process.stacks import dump_stacks
 from appliance.engine_process.waits import held_locks
@@ -214,3 +215,27 @@ def test_another_thread_counts_where_the_main_one_only_waits() -> None:
 def test_a_helper_that_always_waits_explains_nothing() -> None:
     command = "python -c from multiprocessing.resource_tracker import main;main(7)"
     assert stuck_processes(process(7, "recv (socket.py:9)", command=command)) == []
+
+
+def test_a_lock_on_another_device_is_on_no_file_of_the_same_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inodes are numbered anew on each file system."""
+    path, locks = tmp_path / "graphs.lock", tmp_path / "locks"
+    monkeypatch.setattr(waits, "LOCKS", locks)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        number = f":{os.fstat(file.fileno()).st_ino} "
+        (line,) = (line for line in Path("/proc/locks").read_text().splitlines() if number in line)
+        locks.write_text(f"{line}\n")
+        assert held_locks() == [f"Lock on {path}, held by process {os.getpid()}"]
+        before, _, after = line.partition(number)
+        locks.write_text(f"{before.rpartition(' ')[0]} fff:7{number}{after}\n")
+        assert held_locks() == []
+
+
+def test_a_file_is_on_the_device_that_is_mounted_there() -> None:
+    """As mountinfo has it, where stat says the same: on all but btrfs."""
+    with Path("/proc/self/status").open() as file:
+        assert waits._mounted_device(os.getpid(), str(file.fileno())) == os.fstat(file.fileno()).st_dev
+    assert waits._mounted_device(os.getpid(), "none") is None
