@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,14 @@ def test_a_launch_that_compiles_nothing_serves(tmp_path: Path) -> None:
     with front_door(tmp_path, FORBIDS, str(program), **variables) as engine:
         state = engine.wait("ready", timeout_s=30)
         assert "jit-forbidden-without-pack" in {finding["id"] for finding in state["launch"]["findings"]}
+
+
+def test_a_temporary_folder_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    program = install(tmp_path / "stand-in")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # short enough for a socket
+        place, link = Path(folder, "place"), Path(folder, "link")
+        place.mkdir()
+        link.symlink_to(place)
+        with front_door(tmp_path, FORBIDS, str(program), FAKE_VLLM="{}", TMPDIR=str(link)) as engine:
+            assert engine.wait("ready", "failed", timeout_s=30)["state"] == "ready"
+            assert len(list(place.glob("ingot-vllm-*"))) == 1

@@ -44,11 +44,11 @@ def install(profile: Profile, folder: Path) -> None:
 def unheard(folder: Path, guard: int, patience_s: float = PATIENCE_S) -> CompilationForbiddenError | None:
     """Why a launch cannot promise what its profile forbids: of the Pythons below its `guard`, one has not the hook, or
     there are none. Blocking: one that has just started is waited for, for `patience_s` at most."""
-    place = str(folder / f"{_REPORT}{hook.LOADED}")
+    loaded = folder / f"{_REPORT}{hook.LOADED}"
     until = time.monotonic() + patience_s
     while True:
         pythons = [pid for pid in descendants(guard) if _is_python(pid)]
-        without = [pid for pid in pythons if not _holds(pid, place)]
+        without = [pid for pid in pythons if not _holds(pid, loaded)]
         if pythons and not without:
             return None
         if time.monotonic() > until:
@@ -64,11 +64,14 @@ def _is_python(pid: int) -> bool:
     return False
 
 
-def _holds(pid: int, path: str) -> bool:
+def _holds(pid: int, path: Path) -> bool:
+    """Whether the process has the file open. By its inode: links, and mounts of the process's own, give it other
+    paths."""
     with contextlib.suppress(OSError):
+        wanted = path.stat()
         for handle in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                if os.readlink(handle.path) == path:
+                if os.path.samestat(os.stat(handle.path), wanted):
                     return True
     return False
 
