@@ -101,6 +101,20 @@ def test_several_gpus_of_a_kind_are_that_kind(packs: Path, key: Key, tmp_path: P
     assert len(install_packs(tmp_path / "two.ingot", packs, [key.public], gpus(2), ENVIRON).packs) == 1
 
 
+@pytest.mark.parametrize(("has", "fits"), [("both", True), ("one", False)])
+def test_a_pack_of_unlike_gpus_is_for_machines_that_have_each(
+    packs: Path, key: Key, tmp_path: Path, has: str, fits: bool
+) -> None:
+    inventory = gpus(2)
+    unlike = structs.replace(inventory.gpus[1], name="NVIDIA A100-SXM4-80GB", compute_capability=(8, 0))
+    both = structs.replace(inventory, gpus=(inventory.gpus[0], unlike))
+    made = written(tmp_path, "both", processor=f"2 x {FACTS.processor} and {unlike.name}, {unlike.architecture}")
+    create(Order(tmp_path / "both.ingot", key, packs=[made.path]))
+    machine = both if has == "both" else inventory
+    done = install_packs(tmp_path / "both.ingot", packs, [key.public], machine, ENVIRON)
+    assert (len(done.packs), len(done.refused)) == (int(fits), int(not fits))
+
+
 def test_strangers_and_unknown_names_are_refused(bundled: Path, packs: Path, key: Key) -> None:
     with refusal("untrusted", kind=UntrustedError):
         install_packs(bundled, packs, [Key.generate().public], gpus(), ENVIRON)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,6 +11,7 @@ import msgspec
 
 from appliance.checkpoint.digest import checkpoint_digest
 from appliance.checkpoint.errors import CheckpointError
+from appliance.hardware.gpu import Gpu
 from appliance.hardware.machine import Inventory
 from appliance.vllm.command_line import MULTIPROCESSING, NOT_INHERITED, chosen_backends, flags, set_by_ingot
 from appliance.vllm.installation import read_installation
@@ -34,6 +36,8 @@ INHERITED: Final = frozenset({"CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDAFLAGS", "C
 INHERITED_PREFIXES: Final = ("VLLM_", "TORCH", "TRITON_", "FLASHINFER_", "DG_", "TILELANG_", "CUTE_DSL_", "NVCC_")
 HARMLESS_VARIABLES: Final = ("NCCL_", "GLOO_", "RAY_", "VLLM_LOGGING_", "VLLM_LOG_", MULTIPROCESSING)
 
+# Between kinds of GPUs where a launch takes unlike ones.
+_AND: Final = " and "
 
 # What a terminal shows as it is.
 Text = Annotated[str, msgspec.Meta(max_length=8192, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
@@ -72,7 +76,7 @@ def facts_of(plan: VllmPlan, source: VllmSource, inventory: Inventory, environ: 
         folder=str(plan.folder),
         installed=str(source.folder or ""),
         versions=dict(_versions(plan, source)),
-        processor=_gpus([f"{gpu.name}, {gpu.architecture}" for gpu in gpus]) if gpus else _processor(inventory),
+        processor=_gpus([_named(gpu) for gpu in gpus]) if gpus else _processor(inventory),
         driver=(inventory.driver_version or "").partition(".")[0] if gpus else "",
         settings=_settings(plan, source, environ),
     )
@@ -87,9 +91,9 @@ def foreign_to(pack: Facts, inventory: Inventory, vllm: str | None) -> list[str]
     """Why no launch on this machine can use a pack, whatever the profile, as far as that can be told: from a container
     without its GPUs, or without a vLLM, it cannot. `vllm` is the version that is installed, where one is."""
     reasons = []
-    kinds = {f"{gpu.name}, {gpu.architecture}": gpu for gpu in inventory.gpus}
+    kinds = dict.fromkeys(map(_named, inventory.gpus))
     if inventory.gpus and pack.driver:
-        if pack.processor.partition(" x ")[2] not in kinds and pack.processor not in kinds:
+        if not kinds.keys() >= _kinds(pack.processor):
             reasons.append(f"it is for {pack.processor}, and this machine has {' and '.join(kinds)}")
         driver = (inventory.driver_version or "").partition(".")[0]
         if driver and driver != pack.driver:
@@ -141,10 +145,19 @@ def _versions(plan: VllmPlan, source: VllmSource) -> Iterator[tuple[str, str]]:
         yield "python", packages.folders[0].parent.name.removeprefix("python")
 
 
+def _named(gpu: Gpu) -> str:
+    return f"{gpu.name}, {gpu.architecture}"
+
+
 def _gpus(names: list[str]) -> str:
-    """Several are alike, or the launch is another one."""
+    """How many there are of all kinds together, and the kinds in their order."""
     counted = f"{len(names)} x " if len(names) > 1 else ""
-    return counted + " and ".join(dict.fromkeys(names))
+    return counted + _AND.join(dict.fromkeys(names))
+
+
+def _kinds(processor: str) -> set[str]:
+    """Those that `_gpus` has put into words."""
+    return set(re.sub(r"^\d+ x ", "", processor).split(_AND))
 
 
 def _processor(inventory: Inventory) -> str:
