@@ -31,6 +31,8 @@ from appliance.vllm.cache_packs.pack import (
     SIGNER,
     PackError,
     PackFolder,
+    make_store,
+    open_to_readers,
     read_pack,
     verify,
 )
@@ -120,7 +122,7 @@ def install_packs(
         BundleError: as `verify`; nobody trusted has signed the bundle (UntrustedError), unless `allow_untrusted`; the
             bundle has no such pack; a pack is damaged, its own signature is wrong, or another of its name is there.
     """
-    packs.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_store(packs)
     with Archive(path) as archive, only_one(packs):
         outline = read_head(archive, trusted)
         require_trusted(archive, outline, allow_untrusted)
@@ -198,8 +200,7 @@ def take_over(partial: Path, packs: Path) -> PackFolder:
     if (there := _whole(target, found)) is not None:
         return there
     shutil.rmtree(target, ignore_errors=True)  # a damaged one
-    for folder in (partial, partial / OBJECTS):
-        folder.chmod(0o755)  # compiled code is no secret, and an engine may run as somebody else
+    open_to_readers(partial)
     os.rename(partial, target)
     sync_folder(packs)
     return read_pack(target)

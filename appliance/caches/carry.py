@@ -17,6 +17,7 @@ from appliance.vllm.cache_packs.pack import (
     SIGNATURE,
     SIGNER,
     PackFolder,
+    make_store,
     pass_on,
     read_pack,
 )
@@ -32,8 +33,9 @@ def add(source: Path, packs: Path, trusted: Sequence[PublicKey], *, allow_untrus
     name = read_pack(source).pack.name
     partial = packs / f".partial-{name}"
     shutil.rmtree(partial, ignore_errors=True)
+    make_store(packs)
     try:
-        partial.mkdir(parents=True)
+        partial.mkdir()
         for part in (MANIFEST, SIGNATURE, SIGNER):
             if (source / part).exists():
                 (partial / part).write_bytes(read_file(source / part, MAX_MANIFEST_BYTES))

@@ -26,6 +26,7 @@ from appliance.vllm.cache_packs.pack import (
     PackFolder,
     encode,
     is_path,
+    open_to_readers,
     read_pack,
 )
 
@@ -65,7 +66,8 @@ def make_pack(
         if key is not None:
             (partial / SIGNATURE).write_bytes(key.sign(raw, f"ingot cache pack {pack.name} timestamp:{pack.created}"))
             (partial / SIGNER).write_bytes(str(key.public).encode())
-        write_atomically(partial / MANIFEST, raw.decode(), mode=0o644)
+        write_atomically(partial / MANIFEST, raw.decode())
+        open_to_readers(partial)
         os.rename(partial, out)
         sync_folder(out.parent)
     except BaseException:

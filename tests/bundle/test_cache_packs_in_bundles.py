@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,16 @@ def test_a_pack_of_unlike_gpus_is_for_machines_that_have_each(
     machine = both if has == "both" else inventory
     done = install_packs(tmp_path / "both.ingot", packs, [key.public], machine, ENVIRON)
     assert (len(done.packs), len(done.refused)) == (int(fits), int(not fits))
+
+
+def test_another_users_engine_may_read_it_whatever_the_umask(bundled: Path, packs: Path, key: Key) -> None:
+    before = os.umask(0o077)
+    try:
+        install_packs(bundled, packs, [key.public], gpus(), ENVIRON)
+    finally:
+        os.umask(before)
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in (packs, *packs.rglob("*"))}
+    assert modes == {(True, 0o755), (False, 0o644)}
 
 
 def test_strangers_and_unknown_names_are_refused(bundled: Path, packs: Path, key: Key) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -458,6 +459,19 @@ def test_a_source_that_changes_after_it_was_signed_is_not_taken(
     added = add(signed.path, packs, [key.public])
     assert added.digest == signed.digest
     assert signed_by(added.path, [key.public]) == (key.public.id, True)
+
+
+def test_others_may_read_it_whatever_the_umask(caches: Path, tmp_path: Path) -> None:
+    """Where it was made, and where it was added."""
+    before = os.umask(0o077)
+    try:
+        made = make_pack(caches, tmp_path / "made" / "one", profile="chat", cold_s=1, facts=FACTS)
+        add(made.path, tmp_path / "packs", [], allow_untrusted=True)
+    finally:
+        os.umask(before)
+    for folder in (made.path, tmp_path / "packs"):
+        modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in (folder, *folder.rglob("*"))}
+        assert modes == {(True, 0o755), (False, 0o644)}
 
 
 @pytest.mark.parametrize("harm", ["list", "file"])

@@ -108,6 +108,19 @@ def encode(pack: Pack) -> bytes:
     return msgspec.json.format(msgspec.json.encode(pack), indent=1) + b"\n"
 
 
+def make_store(folder: Path) -> None:
+    """A folder for packs, unless it is there: whoever runs an engine may read it, whatever the umask."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)
+
+
+def open_to_readers(folder: Path) -> None:
+    """Let an engine that runs as somebody else read a pack, whatever the umask: compiled code is no secret."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
 def read_pack(folder: Path) -> PackFolder:
     """Read what a pack says of itself; its files are looked at by whoever copies them.
 
