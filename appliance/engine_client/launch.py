@@ -183,9 +183,9 @@ class NativeLaunch(EngineLaunch):
 
 
 async def _read_ahead(plan: NativePlan) -> None:
-    from appliance.checkpoint.read_ahead import read_ahead  # late, as all of preflight
+    from appliance.checkpoint.read_ahead import read_ahead_of_launch  # late, as all of preflight
 
-    await asyncio.to_thread(read_ahead, plan.index.files)
+    await read_ahead_of_launch(lambda: plan.index.files)
 
 
 def _subject(plan: NativePlan, config: EngineConfig, loaded: Loaded) -> Subject:

@@ -52,7 +52,7 @@ COMPILERS_INTERVAL_S = 0.25
 OnFigures = Callable[[Figures, Figures], None]
 
 
-# Of weights, while vLLM starts: it imports for tens of seconds, in which a fast disk reads as much.
+# Of weights, at most, while vLLM starts: it imports for tens of seconds, in which a fast disk reads as much.
 READ_AHEAD_BYTES = 32 << 30
 
 
@@ -296,6 +296,7 @@ class VllmLaunch(EngineLaunch):
 
 
 async def _read_ahead(plan: VllmPlan) -> None:
-    from appliance.checkpoint.read_ahead import read_ahead  # late, as all of preflight
+    from appliance.checkpoint.read_ahead import read_ahead_of_launch  # late, as all of preflight
+    from appliance.vllm.weight_files import weight_files
 
-    await asyncio.to_thread(read_ahead, sorted(plan.folder.glob("*.safetensors")), READ_AHEAD_BYTES)
+    await read_ahead_of_launch(lambda: weight_files(plan), READ_AHEAD_BYTES)

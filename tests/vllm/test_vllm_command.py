@@ -25,6 +25,7 @@ from appliance.profile.schema import SETTINGS
 from appliance.vllm.command_line import NO_DOMAIN, NOT_INHERITED, UNUSED_FOLDERS, Command, Place, render
 from appliance.vllm.plan import VllmPlan
 from appliance.vllm.settings import FLAGS, OTHERWISE
+from appliance.vllm.weight_files import weight_files
 from tests.tiny import write_checkpoint
 from tests.vllm.stand_in import install
 
@@ -294,6 +295,22 @@ def test_bytecode_is_missing_where_none_is_and_nobody_may_write_it(
     (tmp_path / "torch" / "__pycache__").mkdir()
     (tmp_path / "torch" / "__pycache__" / "__init__.cpython-311.pyc").touch()
     assert not packages.lacks_bytecode("torch")
+
+
+@pytest.mark.parametrize(("load_format", "names"), [
+    (None, ["model.safetensors"]), ("safetensors", ["model.safetensors"]), ("dummy", []), ("mistral", []),
+])  # fmt: skip
+def test_weights_are_the_files_of_the_index(
+    home: Home, programs: dict[str, Path], load_format: str | None, names: list[str]
+) -> None:
+    """Mistral's checkpoints hold the same weights a second time, for another loader."""
+    changes = {"vllm.extra-args.load-format": load_format} if load_format else {}
+    plan, _ = planned(home, programs["cpu"], changes)
+    assert plan is not None
+    (plan.folder / "consolidated.safetensors").write_bytes(b"of Mistral's own loader")
+    assert [path.name for path in weight_files(plan)] == names
+    (plan.folder / "model.safetensors").write_bytes(b"cut off")
+    assert weight_files(plan) == ()
 
 
 def test_the_command_is_shown_as_a_shell_would_take_it(home: Home, programs: dict[str, Path]) -> None:
