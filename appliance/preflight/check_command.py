@@ -114,7 +114,7 @@ def _command(report: Report, home: Home) -> str | None:
     place = Place.below(home)
     if report.plan.pack is not None:
         place = msgspec.structs.replace(place, caches=place_of(report.plan.pack, place.caches.parent))
-    return render(report.plan, place).shown()
+    return render(report.plan, place).shown(os.environ)
 
 
 def _as_data(report: Report, fixed: Fixed | None, saved: str, home: Home) -> dict[str, Any]:

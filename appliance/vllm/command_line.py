@@ -77,9 +77,9 @@ LOGGING: Final = {
     "VLLM_LOGGING_COLOR": "0",
     "NO_COLOR": "1",
 }
-# What an operator's environment may hold that is not for the engine: our own Python's paths and its bytecode (vLLM's
-# is compiled once, and not by each of its processes), and what would open vLLM
-# beyond the routes that the front door passes on, or close it to the front door.
+# What an operator's environment may hold that is not for the engine: our own Python's paths, and that it keeps no
+# bytecode (each of vLLM's processes would compile all that it imports); what would open vLLM beyond the routes that the
+# front door passes on, or close it to the front door.
 NOT_INHERITED: Final = frozenset({
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "VLLM_API_KEY", "VLLM_SERVER_DEV_MODE", "VLLM_PLUGINS",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_ALLOW_INSECURE_SERIALIZATION", "VLLM_PORT", "VLLM_USE_MODELSCOPE",
@@ -115,11 +115,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         }
         return self.defaults | kept | self.environment
 
-    def shown(self) -> str:
-        """As a person would type it into a shell."""
-        settings = [
-            f"{name}={shlex.quote(value)}" for name, value in sorted((self.defaults | self.environment).items())
-        ]
+    def shown(self, inherited: Mapping[str, str]) -> str:
+        """As a person would type it into a shell, with the values that a launch from this environment has."""
+        whole = self.whole_environment(inherited)
+        settings = [f"{name}={shlex.quote(whole[name])}" for name in sorted(self.defaults | self.environment)]
         return " ".join([*settings, shlex.join(self.arguments)])
 
 
@@ -138,8 +137,7 @@ def render(plan: VllmPlan, place: Place) -> Command:
     for flag, value in flags(plan, place.socket).items():
         arguments += _as_arguments(flag, value)
     environment = dict(_environment(plan, place))
-    defaults = FORKED if plan.may_fork and MULTIPROCESSING not in environment else {}
-    return Command(arguments=tuple(arguments), environment=environment, defaults=defaults)
+    return Command(arguments=tuple(arguments), environment=environment, defaults=dict(_defaults(plan, place)))
 
 
 def flags(plan: VllmPlan, socket: Path = UNKNOWN_SOCKET) -> dict[str, Any]:
@@ -174,8 +172,6 @@ def _environment(plan: VllmPlan, place: Place) -> Iterator[tuple[str, str]]:
     yield from LOGGING.items()
     yield from UNUSED_FOLDERS.items()
     yield from cache_variables(place).items()
-    if plan.needs_bytecode:
-        yield BYTECODE[0], str(place.caches.with_name(BYTECODE[1]))
     if plan.device.gpu is None:
         yield "VLLM_CPU_KVCACHE_SPACE", str(_cpu_cache_gib(plan))
     yield from plan.environment.items()
@@ -184,6 +180,13 @@ def _environment(plan: VllmPlan, place: Place) -> Iterator[tuple[str, str]]:
     for choice in chosen_backends(plan):
         yield from choice.environment.items()
     yield from profile.vllm.environment.items()
+
+
+def _defaults(plan: VllmPlan, place: Place) -> Iterator[tuple[str, str]]:
+    if plan.may_fork:
+        yield from FORKED.items()
+    if plan.needs_bytecode:
+        yield BYTECODE[0], str(place.caches.with_name(BYTECODE[1]))
 
 
 def _several_hosts(plan: VllmPlan) -> Iterator[tuple[str, str]]:

@@ -194,7 +194,7 @@ class VllmLaunch(EngineLaunch):
         child = Child([*GUARD, *command.arguments], command.whole_environment(os.environ))
         self._attach(child)
         assert self._capture is not None
-        self._capture.add([*said, f"ingot: starting {command.shown()}"])
+        self._capture.add([*said, f"ingot: starting {command.shown(os.environ)}"])
         if plan.profile.forbids_jit:
             self._do(self._watch_for_compilers(child))
 

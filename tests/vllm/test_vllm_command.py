@@ -266,7 +266,9 @@ def test_how_processes_start_may_be_said_otherwise(home: Home, programs: dict[st
     assert said.whole_environment({FORKS: "fork"})[FORKS] == "spawn"
     default = command(home, programs["cuda"], {}, gpus())
     assert default.whole_environment({FORKS: "spawn"})[FORKS] == "spawn"
-    assert f"{FORKS}=fork" in default.shown().split()
+    for inherited, shown in (({}, "fork"), ({FORKS: "spawn"}, "spawn")):
+        assert f"{FORKS}={shown}" in shlex.split(default.shown(inherited))
+    assert f"{FORKS}=spawn" in shlex.split(said.shown({FORKS: "fork"}))
 
 
 def test_bytecode_is_kept_where_nobody_has_compiled_it(home: Home, programs: dict[str, Path]) -> None:
@@ -280,6 +282,9 @@ def test_bytecode_is_kept_where_nobody_has_compiled_it(home: Home, programs: dic
         assert "PYTHONDONTWRITEBYTECODE" not in environment
         places.append(environment.get("PYTHONPYCACHEPREFIX"))
     assert places == [None, str(home.root / "caches" / "vllm-bytecode")]
+    own = {"PYTHONPYCACHEPREFIX": "/var/cache/python"}
+    assert made.whole_environment(own)["PYTHONPYCACHEPREFIX"] == "/var/cache/python"
+    assert "PYTHONPYCACHEPREFIX=/var/cache/python" in shlex.split(made.shown(own))
 
 
 def test_bytecode_is_missing_where_none_is_and_nobody_may_write_it(
@@ -315,7 +320,7 @@ def test_weights_are_the_files_of_the_index(
 
 def test_the_command_is_shown_as_a_shell_would_take_it(home: Home, programs: dict[str, Path]) -> None:
     made = command(home, programs["cpu"], {"vllm.extra-args.hf-overrides": '{"a": 1}'})
-    words = shlex.split(made.shown())
+    words = shlex.split(made.shown({}))
     assert tuple(words[len(made.environment) :]) == made.arguments
     assert dict(word.split("=", 1) for word in words[: len(made.environment)]) == made.environment
 
