@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,7 +42,8 @@ def last_launch(source: str | None, home: Home) -> Launched:
     set here by now may be another.
 
     Raises:
-        PackError: it is not for vLLM, or has not become ready as it stands.
+        PackError: it is not for vLLM, or has not become ready as it stands, or other versions have compiled into the
+            same caches since.
     """
     try:
         document = chosen_document(source, home)
@@ -59,13 +61,27 @@ def last_launch(source: str | None, home: Home) -> Launched:
             f"{name} has not become ready as it stands; start it once with this Ingot, on a model in safetensors, then "
             "make the pack",
         )
-    newest = good[0][0]
+    newest = good[0].compiled
+    if (other := _compiled_since(home, good[0])) is not None:
+        raise PackError(
+            "other-versions",
+            f"after {name} last became ready, launch {other} has compiled into the same caches with other versions; "
+            f"start {name} again, then make the pack",
+        )
     caches = Place.below(home).caches.with_name(newest.caches)
-    return Launched(name, caches, max(ready_s for one, ready_s in good if one.facts == newest.facts), newest.facts)
+    return Launched(name, caches, max(one.ready_s for one in good if one.compiled.facts == newest.facts), newest.facts)
 
 
-def _good_launches(home: Home, document: Mapping[str, object]) -> Iterator[tuple[record.Compiled, float]]:
-    """Those of the profile as it stands that became ready, and after how many seconds; the newest first."""
+class _Good(NamedTuple):
+    """A launch that became ready after `ready_s`."""
+
+    id: str
+    compiled: record.Compiled
+    ready_s: float
+
+
+def _good_launches(home: Home, document: Mapping[str, object]) -> Iterator[_Good]:
+    """Those of the profile as it stands that became ready, the newest first."""
     for folder, launch in Catalogue(home).newest(LOOKED_BACK):
         if launch.profile != document.get("name") or launch.ready_after_s is None:
             continue
@@ -74,4 +90,20 @@ def _good_launches(home: Home, document: Mapping[str, object]) -> Iterator[tuple
         except (OSError, ProfileError):
             continue
         if launched == document and (compiled := record.read(folder)) is not None:
-            yield compiled, launch.ready_after_s
+            yield _Good(folder.id, compiled, launch.ready_after_s)
+
+
+def _compiled_since(home: Home, good: _Good) -> str | None:
+    """A later launch, of whatever profile and ready or not, that kept what other versions compile in the same caches:
+    its files cannot be told from those of `good`."""
+    for folder in Catalogue(home).folders():
+        if folder.id == good.id:
+            return None
+        later = record.read(folder)
+        if (
+            later is not None
+            and later.caches == good.compiled.caches
+            and later.facts.versions != good.compiled.facts.versions
+        ):
+            return folder.id
+    return None

@@ -44,6 +44,24 @@ def test_a_pack_is_of_the_last_launch_that_became_ready_as_the_profile_stands(ho
     assert (found.facts, found.cold_s, found.caches) == (FACTS, 90.0, home.root / "caches" / "vllm")
 
 
+def test_what_other_versions_have_compiled_since_is_not_packed_as_its_own(home: Home, tmp_path: Path) -> None:
+    """All launches without a pack share their caches."""
+    document = {"schema": 1, "name": "chat", "engine": "vllm", "model": {"path": "tiny"}}
+    source = tmp_path / "profile.json"
+    source.write_text(json.dumps(document))
+    upgraded = structs.replace(FACTS, versions={**FACTS.versions, "torch": "2.14.0"})
+    launched(home, 1, document | {"name": "other"}, 9.0, upgraded)
+    launched(home, 2, document, 90.0, FACTS)
+    launched(home, 3, document | {"name": "other"}, 9.0, structs.replace(FACTS, model="sha256:2"))
+    assert last_launch(str(source), home).facts == FACTS
+    launched(home, 4, document | {"name": "other"}, None, upgraded)  # it compiled before it failed
+    with pytest.raises(PackError) as raised:
+        last_launch(str(source), home)
+    assert raised.value.code == "other-versions"
+    launched(home, 5, document, 70.0, upgraded)
+    assert last_launch(str(source), home).facts == upgraded
+
+
 @pytest.mark.parametrize(("change", "code"), [({"engine": "native"}, "engine"), ({"name": "other"}, "not-launched")])
 def test_there_is_none_of_what_compiles_nothing_or_never_ran(
     home: Home, tmp_path: Path, change: dict[str, Any], code: str
