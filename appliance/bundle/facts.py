@@ -3,7 +3,7 @@ not, so a reader makes it again and compares."""
 
 from __future__ import annotations
 
-from appliance.bundle.manifest import FORMAT, Manifest
+from appliance.bundle.manifest import Manifest
 
 
 def facts(manifest: Manifest) -> dict[str, str]:
@@ -12,7 +12,7 @@ def facts(manifest: Manifest) -> dict[str, str]:
     engine = manifest.image("engine")
     tags = {image.role: image.tag for image in manifest.images}
     return {
-        "FORMAT": str(FORMAT),
+        "FORMAT": str(manifest.format),
         "KIND": manifest.kind,
         "RELEASE": manifest.release,
         "INGOT_VERSION": manifest.ingot,
@@ -29,7 +29,7 @@ def facts(manifest: Manifest) -> dict[str, str]:
         "MODEL_BYTES": str(sum(file.size for file in manifest.below("models/"))),
         "MODELS": " ".join(model.name for model in manifest.models),
         "CASTS": " ".join(manifest.casts),
-        "PACKS": " ".join(pack.name for pack in manifest.packs),
+        **({"PACKS": " ".join(pack.name for pack in manifest.packs)} if manifest.knows_packs else {}),
     }
 
 

@@ -10,6 +10,8 @@ from appliance.bundle.errors import BundleError
 from appliance.bundle.names import ARCHITECTURE, MANIFEST, MODEL, PACK, RELEASE
 
 FORMAT: Final = 3
+# Format 2 is the same without cache packs.
+FORMATS: Final = (2, FORMAT)
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Role = Literal["gate", "console", "engine"]
@@ -101,6 +103,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return tuple(file for file in self.files if file.path.startswith(folder))
 
     @property
+    def knows_packs(self) -> bool:
+        return self.format > 2
+
+    @property
     def total_bytes(self) -> int:
         return sum(file.size for file in self.files)
 
@@ -121,10 +127,11 @@ def decode(raw: bytes) -> Manifest:
     """
     try:
         found = msgspec.json.decode(raw, type=_AnyFormat).format
-        if found != FORMAT:
+        if found not in FORMATS:
+            reads = " and ".join(map(str, FORMATS))
             raise BundleError(
                 "format",
-                f"the bundle has format {found}, and this Ingot reads {FORMAT}; use a matching version of Ingot",
+                f"the bundle has format {found}, and this Ingot reads {reads}; use a matching version of Ingot",
             )
         manifest = msgspec.json.decode(raw, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # msgspec raises all three
@@ -146,6 +153,8 @@ def _fault(manifest: Manifest) -> str | None:
         return f"is for an appliance but lists the images {', '.join(roles) or 'none'}, not engine, console and gate"
     if manifest.kind == "models" and (roles or manifest.casts or not (models or packs)):
         return "is for a bundle of models but lists images or casts, or neither models nor cache packs"
+    if packs and not manifest.knows_packs:
+        return f"has format {manifest.format} but lists cache packs"
     if bad := [name for name in models if not MODEL.fullmatch(name)]:
         return f"names a model {bad[0]!r}, which is not a valid name"
     if bad := [name for name in packs if not PACK.fullmatch(name)]:

@@ -239,6 +239,7 @@ def test_facts_for_the_shell_that_the_manifest_does_not_say_are_refused(packed, 
     [
         ({"format": 9}, "format"),
         ({"format": 1}, "format"),
+        ({"format": 2, "packs": [{"name": "one", "model": "", "processor": "", "vllm": ""}]}, "manifest"),
         ({"kind": "other"}, "manifest"),
         ({"kind": "appliance"}, "manifest"),
         ({"release": "../../etc"}, "manifest"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import threading
 from collections import namedtuple
@@ -20,7 +21,7 @@ from appliance.bundle.verify import verify
 from appliance.checkpoint.digest import checkpoint_digest
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.folder import model_names
-from tests.bundle.conftest import refusal
+from tests.bundle.conftest import members_of, refusal, sign_members, write_members
 from tests.tiny import write_checkpoint
 
 
@@ -40,6 +41,20 @@ def test_a_model_comes_out_as_it_went_in(model, packed, key, home):
     assert content(home.models / "tiny") == content(model)
     assert {path.stat().st_mode & 0o777 for path in (home.models / "tiny").iterdir()} == {0o644}
     assert (home.models / "tiny").stat().st_mode & 0o777 == 0o755
+
+
+def test_one_made_before_there_were_packs_is_read(model, packed, key, home):
+    """As Ingot wrote format 2: neither file says anything of packs."""
+    members = dict(members_of(packed))
+    manifest = json.loads(members["manifest.json"]) | {"format": 2}
+    del manifest["packs"]
+    members["manifest.json"] = json.dumps(manifest, separators=(",", ":")).encode()
+    lines = members["bundle.env"].decode().replace("FORMAT=3\n", "FORMAT=2\n").splitlines(keepends=True)
+    members["bundle.env"] = "".join(line for line in lines if not line.startswith("PACKS=")).encode()
+    sign_members(members, key, [(file["path"], file["sha256"]) for file in manifest["files"]])
+    write_members(packed, list(members.items()))
+    install_models(packed, home.models, [key.public])
+    assert checkpoint_digest(home.models / model.name) == checkpoint_digest(model)
 
 
 def test_hidden_files_and_folders_stay_behind(model, key, tmp_path):
