@@ -70,7 +70,7 @@ class Deployment:
             "INGOT_TAG": TAG,
             "INGOT_MODELS": str(self.models),
             "INGOT_MEDIA": str(self.media),
-            "INGOT_CACHE_PACKS": str(self.cache_packs),
+            "INGOT_CACHE_PACKS_FOLDER": str(self.cache_packs),
             "INGOT_CONSOLE_PORT": self.console.rsplit(":", 1)[1],
             "INGOT_ENGINE_PORT": self.engine.rsplit(":", 1)[1],
         }
