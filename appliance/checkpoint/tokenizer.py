@@ -6,6 +6,7 @@ tokens in `tokenizer_config.json`; nothing is ever run or fetched.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -54,8 +55,8 @@ class Tokenizer:
                 f"{folder.name} has a tokenizer.model (SentencePiece) but no tokenizer.json.",
                 file=folder / "tokenizer.model",
                 remedy="Convert it on a machine with transformers, then copy the resulting tokenizer.json.",
-                command=f"python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('{folder.name}')"
-                f".save_pretrained('{folder.name}')\"",
+                command="python -c 'import sys; from transformers import AutoTokenizer as T; "
+                f"T.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' {shlex.quote(folder.name)}",
             )
         read_object(path, "tokenizer")  # for errors with line and column; the library's own name neither
         try:

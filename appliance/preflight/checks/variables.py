@@ -84,9 +84,9 @@ def run(subject: Subject) -> Iterator[Finding]:
             if in_profile
             else Fix(
                 text=f"Set {right} instead for `ingot serve`, or unset it.",
-                command=f"unset {name}; export {right}={shlex.quote(environ[name][:80])}"
+                command=f"unset {shlex.quote(name)}; export {right}={shlex.quote(environ[name][:80])}"
                 if _is_plain(environ[name])
-                else f"unset {name}",
+                else f"unset {shlex.quote(name)}",
             ),
         )
 
@@ -143,7 +143,10 @@ def _unread(subject: Subject, listed: frozenset[str], slips: Mapping[str, str]) 
             message=f"{name} is set, but vLLM {subject.vllm_source and subject.vllm_source.version} does not use it.",
             field=name,
             value=subject.context.environ[name][:80],
-            fix=Fix(text=f"Unset it for `ingot serve`, unless a plugin uses it.{instead}", command=f"unset {name}"),
+            fix=Fix(
+                text=f"Unset it for `ingot serve`, unless a plugin uses it.{instead}",
+                command=f"unset {shlex.quote(name)}",
+            ),
         )
 
 
@@ -162,7 +165,7 @@ def _values(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
                 value=value[:80],
                 evidence=(f"expected: {variable.pattern}",),
                 fix=Fix(text="Unset it for `ingot serve`, or set it in the profile's vllm.environment.",
-                        command=f"unset {name}"),
+                        command=f"unset {shlex.quote(name)}"),
             )  # fmt: skip
 
 
