@@ -212,12 +212,16 @@ def _types(type: type[msgspec.Struct]) -> dict[str, tuple[msgspec.inspect.Type, 
 
 
 def _with_integers(given: dict[str, Any], type: type[msgspec.Struct]) -> dict[str, Any]:
-    """What JSON writes as 1.0 is an integer where one is wanted: some languages have no other numbers."""
-    whole = {
+    """What JSON writes as 1.0 is an integer where one is wanted, also in the objects that have a type: some languages
+    have no other numbers."""
+    whole: dict[str, Any] = {
         name: int(value)
         for name, value in given.items()
         if isinstance(value, float) and value.is_integer() and _wants_integer(type, name)
     }
+    for name, inner_type in _nested(type).items():
+        if isinstance(inner := given.get(name), dict):
+            whole[name] = _with_integers(inner, inner_type)
     return {**given, **whole} if whole else given
 
 

@@ -26,6 +26,7 @@ from appliance.serving.fields import (
 )
 from appliance.serving.ollama.fields import Options
 from appliance.serving.sampling import StreamOptions
+from appliance.serving.thinking import ReasoningOptions
 from tests.supervisor.scripted import Door, make_profile
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -132,11 +133,16 @@ def test_an_integer_may_be_written_with_a_point() -> None:
     fields, _ = decode_request(msgspec.json.encode(body), ChatFields, strict=True)
     assert (fields.max_tokens, fields.n, fields.seed, fields.min_tokens) == (5, 2, -1, 1)
     assert isinstance(fields.temperature, float)
+    thinking, _ = decode_request(b'{"messages": [], "reasoning": {"max_tokens": 1024.0}}', ChatFields, strict=True)
+    assert thinking.reasoning == ReasoningOptions(max_tokens=1024)
     options = decode_part({"top_k": 40.0, "num_predict": 9.0}, Options, "options", Ignored(strict=True))
     assert (options.top_k, options.num_predict) == (40, 9)
     with pytest.raises(ApiError) as refused:
         decode_request(msgspec.json.encode({"messages": HELLO, "max_tokens": 1.5}), ChatFields, strict=True)
     assert refused.value.param == "max_tokens"
+    with pytest.raises(ApiError) as refused:
+        decode_request(b'{"messages": [], "reasoning": {"max_tokens": 1.5}}', ChatFields, strict=True)
+    assert refused.value.param == "reasoning.max_tokens"
 
 
 @pytest.mark.parametrize("count", [MAX_UNKNOWN, MAX_UNKNOWN + 1, 40_000])
