@@ -182,7 +182,10 @@ def _contradiction(one: str, other: str) -> ApiError:
 
 
 def _response_format(value: ResponseFormat | None, param: str) -> Form | None:
-    if value is None or value.type == "text":
+    if value is None:
+        return None
+    _check_schemas(value, param)
+    if value.type == "text":
         return None
     place, schema = f"{param}.schema", value.schema
     if value.type == "json_schema" and (schema is None or value.json_schema is not None):
@@ -190,6 +193,19 @@ def _response_format(value: ResponseFormat | None, param: str) -> Form | None:
         if schema is None:
             raise missing(place)
     return _object(param) if schema is None else _schema(schema, place)
+
+
+def _check_schemas(value: ResponseFormat, param: str) -> None:
+    """Raises ApiError for a schema that the type has no use for, and for two that differ."""
+    short, long = f"{param}.schema", f"{param}.json_schema"
+    if value.type != "json_schema" and value.json_schema is not None:
+        raise bad_request(f'{long} needs {param}.type "json_schema", not {shown(value.type)}.', long)
+    if value.type == "text" and value.schema is not None:
+        message = f'{short} needs {param}.type "json_schema" or "json_object", not "text". Remove one of them.'
+        raise bad_request(message, short)
+    within = value.json_schema.schema if value.json_schema is not None else None
+    if within is not None and value.schema is not None and within != value.schema:
+        raise bad_request(f"{short} and {long}.schema differ. Send only one of them.", short)
 
 
 def _structured_outputs(value: dict[str, Any] | None, param: str) -> Form | None:

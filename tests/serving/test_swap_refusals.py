@@ -16,6 +16,7 @@ from tests.serving.two_models import choosing_door, launches
 from tests.supervisor.scripted import Door
 
 HELLO = [{"role": "user", "content": "hello"}]
+SCHEMA = {"type": "object"}
 TOOL = {"type": "function", "function": {"name": "look"}}
 RIGHT: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HELLO},
@@ -46,6 +47,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
              "tool_choice.function.name"),
             ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
             ({"response_format": {"type": "xml"}}, "response_format.type"),
+            ({"response_format": {"type": "json_object", "json_schema": {"schema": SCHEMA}}},
+             "response_format.json_schema"),
+            ({"response_format": {"type": "text", "json_schema": {"schema": SCHEMA}}}, "response_format.json_schema"),
+            ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
+            ({"response_format": {"type": "json_schema", "schema": SCHEMA, "json_schema": {"schema": True}}},
+             "response_format.schema"),
             ({"top_logprobs": 3}, "top_logprobs"),
             ({"stop": ["a"] * 17}, "stop"),
             ({"stop_token_ids": [1] * 1025}, "stop_token_ids"),
@@ -84,6 +91,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             ({"previous_response_id": "resp_1"}, "previous_response_id"),
             ({"tools": [{"type": "web_search"}, {"type": "function", "name": "x y"}]}, "tools[1].name"),
             ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+            ({"text": {"format": {"type": "text", "schema": SCHEMA}}}, "text.format.schema"),
         )
     ),
     *(
@@ -147,6 +155,20 @@ async def test_fields_and_roles_that_some_model_knows_are_left_to_the_model() ->
         {"role": "assistant", "content": "y", "prefix": True},
     ]
     await check("/v1/chat/completions", {"messages": messages})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "json_object", "schema": SCHEMA},
+        {"type": "json_schema", "schema": SCHEMA},
+        {"type": "json_schema", "schema": SCHEMA, "json_schema": {"schema": SCHEMA}},
+        {"type": "json_object", "schema": None, "json_schema": None},
+        {"type": "text", "schema": None, "json_schema": None},
+    ],
+)
+async def test_a_form_that_is_said_twice_alike_or_in_short_is_no_contradiction(given: dict[str, Any]) -> None:
+    await check("/v1/chat/completions", {"messages": HELLO, "response_format": given})
 
 
 async def test_an_unknown_field_is_refused_where_the_profile_wants_that() -> None:

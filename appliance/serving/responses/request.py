@@ -146,6 +146,8 @@ def _reasoning(fields: ResponseFields) -> ReasoningOptions | None:
 
 def _response_format(text: TextOptions | None) -> ResponseFormat | None:
     given = text.format if text else None
-    if given is None or given.type != "json_schema":
-        return None if given is None else ResponseFormat(type=given.type)
+    if given is None:
+        return None
+    if given.type != "json_schema":
+        return ResponseFormat(type=given.type, schema=given.schema)
     return ResponseFormat(type=given.type, json_schema=JsonSchema(schema=given.schema))
