@@ -25,7 +25,7 @@ from appliance.serving.models import list_models, show_model
 from appliance.serving.ollama.routes import ROUTES as OLLAMA
 from appliance.serving.on_request.gate import Gate
 from appliance.serving.openapi.route import docs, openapi
-from appliance.serving.pages import open_to_pages
+from appliance.serving.pages import AllowedOrigins, open_to_pages
 from appliance.serving.proxy import POST, Proxy
 from appliance.serving.responses.routes import create_response, delete_response, list_input_items, show_response
 from appliance.serving.tokenize import detokenize, tokenize
@@ -33,26 +33,24 @@ from appliance.serving.tokenize import detokenize, tokenize
 # What belongs to no API is not counted among its failures, and no business of other sites' pages.
 APIS: Final = ("/v1/", "/api/")
 PLAIN: Final = "identity"
+CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress"})
+"""What makes a body unreadable here. Some clients name the character set as a coding, which changes nothing."""
 
 
-def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
+def make_app(front_door: FrontDoor, access: Access, allowed: AllowedOrigins) -> ASGIApp:
     app = make_routes(front_door, access)
     proxy = Proxy(front_door, access)
 
     async def answered(scope: Scope, receive: Receive, send: Send) -> None:
         await (proxy if proxy.takes(scope) else app)(scope, receive, send)
 
-    gate = Gate(answered, front_door, access)
-    for_pages = open_to_pages(gate)
+    gate = refuse_compressed(Gate(answered, front_door, access))
+    for_pages = open_to_pages(gate, allowed)
 
     async def let_in(scope: Scope, receive: Receive, send: Send) -> None:
         if (host := malformed_host(scope)) is not None:
             message = f"{host[:MAX_SHOWN]!r} is not a valid Host header. Use an address such as 127.0.0.1:8000."
             await send_error(ApiError(400, message, code="invalid_host"), scope, send)
-        elif (encoding := _encoding(scope)) != PLAIN:
-            message = f"Content-Encoding {encoding[:MAX_SHOWN]!r} is not supported. Send the body as it is."
-            accepted = {"Accept-Encoding": PLAIN}
-            await send_error(ApiError(415, message, code="unsupported_encoding", headers=accepted), scope, send)
         else:
             await (for_pages if is_of_api(scope) else gate)(scope, receive, send)
 
@@ -63,10 +61,27 @@ def is_of_api(scope: Scope) -> bool:
     return scope["type"] == ScopeType.HTTP and (scope["path"].startswith(APIS) or scope["path"] in POST)
 
 
-def _encoding(scope: Scope) -> str:
-    """Of the body."""
-    given = next((value for name, value in scope.get("headers", ()) if name == b"content-encoding"), b"")
-    return given.decode("latin-1").strip().lower() or PLAIN
+def refuse_compressed(app: ASGIApp) -> ASGIApp:
+    """Nothing here decompresses a body."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if (coding := _coding(scope)) is None:
+            await app(scope, receive, send)
+            return
+        message = f"Content-Encoding {coding!r} is not supported. Send the body as it is."
+        accepted = {"Accept-Encoding": PLAIN}
+        await send_error(ApiError(415, message, code="unsupported_encoding", headers=accepted), scope, send)
+
+    return answer
+
+
+def _coding(scope: Scope) -> str | None:
+    """Of the body, if there is one and it has one."""
+    headers = scope.get("headers", ())
+    if not any(name == b"transfer-encoding" or (name == b"content-length" and int(value)) for name, value in headers):
+        return None
+    given = b",".join(value for name, value in headers if name == b"content-encoding").decode("latin-1")
+    return next((each for part in given.split(",") if (each := part.strip().lower()) in CODINGS), None)
 
 
 def make_routes(front_door: FrontDoor, access: Access) -> Litestar:

@@ -20,6 +20,7 @@ from appliance.address import listen, url
 STARTED = time.time()
 
 # Exit statuses.
+MISUSED = 2  # click's own, of an option
 ALREADY_RUNS = 3
 CANNOT_LISTEN = 4
 CANNOT_WRITE = 5
@@ -40,11 +41,16 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
     gc.disable()  # until everything is imported: collecting in between only costs time
     from appliance.home import Home
     from appliance.home_lock import HomeInUseError, Owner, OwnerLock
+    from appliance.serving.pages import AllowedOrigins
 
     if jit:
         from kernels.cast.setting import JIT
 
         os.environ[JIT] = "1"
+    try:
+        allowed = AllowedOrigins.of(os.environ)
+    except ValueError as error:
+        _refuse(str(error), MISUSED)
     home = Home.from_environment()
     try:
         home.create()
@@ -71,7 +77,7 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
     core = start_ahead()
     from appliance.serving.server import Options, serve
 
-    options = Options(home=home, host=host, profile_file=profile_file, started=STARTED)
+    options = Options(home=home, host=host, allowed_origins=allowed, profile_file=profile_file, started=STARTED)
     status = serve(options, listener, core)
     lock.release()  # a console that did not start this process knows by it that it was not killed
     sys.exit(status)

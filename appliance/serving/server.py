@@ -23,6 +23,7 @@ from appliance.home import Home
 from appliance.serving.head import with_head
 from appliance.serving.http_server import Server
 from appliance.serving.opening import Opening
+from appliance.serving.pages import AllowedOrigins
 from appliance.serving.request_id import named
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     home: Home
     host: str
+    allowed_origins: AllowedOrigins = AllowedOrigins()
     profile_file: Path | None = None
     core_command: tuple[str, ...] = CORE_COMMAND
     started: float
@@ -88,7 +90,8 @@ async def _assemble(options: Options, core: NativeCore | None) -> tuple[Supervis
         started=options.started,
         on_figures=front_door.count,
     )
-    app = await asyncio.to_thread(make_app, front_door, Access(options.home, options.host))
+    access = Access(options.home, options.host)
+    app = await asyncio.to_thread(make_app, front_door, access, options.allowed_origins)
     # What has been imported stays: the collector, which `ingot serve` held back meanwhile, need never walk it.
     gc.freeze()
     gc.enable()

@@ -232,39 +232,3 @@ def test_a_web_page_that_shows_a_key_is_let_in(door: Door, keys: None) -> None:
     """A key is proof enough."""
     headers = {**bearer("secret-1"), "Origin": "https://app.example"}
     assert door.http.get("/v1/models", headers=headers).status_code == 200
-
-
-PAGE = "https://app.example"
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models", "/api/chat", "/tokenize"])
-def test_a_browser_may_ask_for_a_page_whether_it_may_show_a_key(door: Door, keys: None, path: str) -> None:
-    """Before it has shown it, and with the headers that official clients add."""
-    wanted = "authorization,content-type,x-stainless-os,anthropic-dangerous-direct-browser-access"
-    asked = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted}
-    told = door.http.options(path, headers={**asked, "Access-Control-Request-Private-Network": "true"})
-    assert told.status_code == 204
-    assert told.headers["access-control-allow-origin"] == "*"
-    assert "POST" in told.headers["access-control-allow-methods"]
-    assert told.headers["access-control-allow-headers"] == wanted
-    assert told.headers["access-control-allow-private-network"] == "true"
-    assert "access-control-allow-credentials" not in told.headers
-
-
-@pytest.mark.parametrize(("key", "status"), [("secret-1", 200), ("wrong", 401), (None, 401)])
-def test_a_page_can_read_its_answer_streamed_or_not_and_why_there_is_none(
-    door: Door, keys: None, key: str | None, status: int
-) -> None:
-    headers = {"Origin": PAGE, **(bearer(key) if key else {})}
-    for stream in (False, True):
-        body = {"prompt": "x", "max_tokens": 1, "stream": stream}
-        answer = door.http.post("/v1/completions", json=body, headers=headers)
-        assert answer.status_code == status
-        assert answer.headers["access-control-allow-origin"] == "*"
-
-
-def test_what_belongs_to_no_api_is_for_no_page(door: Door) -> None:
-    """Metrics are anybody's on this machine, and no other site's."""
-    for path in ("/metrics", "/health", "/openapi.json"):
-        assert "access-control-allow-origin" not in door.http.get(path, headers={"Origin": PAGE}).headers
-    assert "access-control-allow-origin" not in door.http.get("/v1/models").headers

@@ -67,10 +67,14 @@ def test_offers_in_a_row_are_declined_one_by_one(door: Door) -> None:
         (b"Content-Encoding: identity\r\n", BODY, 200),
         (b"Content-Encoding: gzip\r\n", gzip.compress(BODY), 415),
         (b"Content-Encoding: br\r\n", BODY, 415),
+        (b"Content-Encoding: utf-8, X-GZIP\r\n", BODY, 415),
+        (b"Content-Encoding: identity\r\nContent-Encoding: zstd\r\n", BODY, 415),
+        (b"Content-Encoding: utf-8\r\n", BODY, 200),
+        (b"Content-Encoding: UTF-8, identity\r\n", BODY, 200),
         (b"", b"", 400),
         (b"", BODY.decode().encode("utf-16"), 400),
     ],
-    ids=["mark", "identity", "gzip", "br", "empty", "utf-16"],
+    ids=["mark", "identity", "gzip", "br", "second", "second line", "utf-8", "two", "empty", "utf-16"],
 )
 def test_bodies_as_systems_write_them(door: Door, headers: bytes, body: bytes, status: int) -> None:
     assert statuses(door, [post(headers, body), post()], 2) == [status, 200]
@@ -80,3 +84,16 @@ def test_the_root_says_that_somebody_answers(door: Door) -> None:
     """Ollama's clients ask there before anything else."""
     assert door.http.get("/").status_code == 200
     assert door.http.head("/").status_code == 200
+
+
+@pytest.mark.parametrize("coding", ["utf-8", "gzip"])
+def test_a_request_without_a_body_is_not_refused_for_its_coding(door: Door, coding: str) -> None:
+    """Clients that set it for all their requests."""
+    for path in ("/health", "/v1/models"):
+        assert door.http.get(path, headers={"Content-Encoding": coding}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/appliance/attempts"])
+def test_a_compressed_body_is_refused_whether_it_is_chunked_or_not(door: Door, path: str) -> None:
+    for content in (gzip.compress(BODY), iter([gzip.compress(BODY)])):
+        assert door.http.post(path, content=content, headers={"Content-Encoding": "gzip"}).status_code == 415

@@ -10,6 +10,7 @@ from pathlib import Path
 from appliance.address import listen
 from appliance.engine_client.core import NativeCore
 from appliance.home import Home
+from appliance.serving.pages import ALLOWED_ORIGINS, AllowedOrigins
 from appliance.serving.server import Options, serve
 
 
@@ -21,6 +22,7 @@ def main() -> int:
     options = Options(
         home=home,
         host="127.0.0.1",
+        allowed_origins=AllowedOrigins.of({ALLOWED_ORIGINS: arguments["allowed_origins"]}),
         profile_file=Path(arguments["profile"]),
         core_command=tuple(arguments["core"]),
         started=time.time(),

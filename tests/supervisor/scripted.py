@@ -57,9 +57,10 @@ def make_supervisor(
 class Door:
     """A front door as a process of its own; `url` is its address."""
 
-    def __init__(self, home: Home, *, profile: Path | None = None, **script: Any) -> None:
+    def __init__(self, home: Home, *, profile: Path | None = None, allowed_origins: str = "", **script: Any) -> None:
         arguments = {"home": str(home.root), "core": core_command(home, **script)}
         arguments["profile"] = str(profile or make_profile(home))
+        arguments["allowed_origins"] = allowed_origins
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.supervisor.door", json.dumps(arguments)],
