@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,7 +121,7 @@ class GrammarCompiler:
 
         if len(grammar) > MAX_CHARACTERS:
             raise GrammarError(_too_long(len(grammar)))
-        matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=self._limits)
+        matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=_limits())
         check(matcher)
         try_first_step(matcher.deep_copy())
         return matcher
@@ -140,12 +140,6 @@ class GrammarCompiler:
             raise GrammarError(f"this model's tokenizer does not support grammars: {error}") from error
         return tokenizer
 
-    @cached_property
-    def _limits(self) -> LLParserLimits:
-        from llguidance import LLParserLimits
-
-        return LLParserLimits(step_max_items=STEP_ITEMS, initial_lexer_fuel=LEXER_FUEL, verbose_errors=False)
-
 
 def try_first_step(matcher: LLMatcher) -> None:
     """Raises GrammarError where an answer passes a limit with its first token."""
@@ -160,11 +154,34 @@ def try_first_step(matcher: LLMatcher) -> None:
 def check(matcher: LLMatcher) -> None:
     """Raises GrammarError where it cannot go on."""
     if matcher.is_error():
-        # A place in the grammar, an excerpt with a mark below it, and sometimes what is wrong after all that.
-        lines = [line.strip() for line in matcher.get_error().splitlines()]
-        named = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
-        reason = named[-1] if named else lines[0]
-        raise GrammarError(_OBSCURE.get(reason, reason))
+        raise _error(matcher.get_error())
+
+
+def validate(grammar: str) -> None:
+    """What can be said of a grammar before there is a model: less than `GrammarCompiler.compile` does, and as bounded.
+    Raises GrammarError; lets go of Python's lock meanwhile."""
+    from llguidance import LLMatcher
+
+    if len(grammar) > MAX_CHARACTERS:
+        raise GrammarError(_too_long(len(grammar)))
+    is_wrong, told = LLMatcher.validate_grammar_with_warnings(grammar, limits=_limits())
+    if is_wrong:
+        raise _error(told[0])
+
+
+@cache
+def _limits() -> LLParserLimits:
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(step_max_items=STEP_ITEMS, initial_lexer_fuel=LEXER_FUEL, verbose_errors=False)
+
+
+def _error(told: str) -> GrammarError:
+    """A place in the grammar, an excerpt with a mark below it, and sometimes what is wrong after all that."""
+    lines = [line.strip() for line in told.splitlines()]
+    named = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
+    reason = named[-1] if named else lines[0]
+    return GrammarError(_OBSCURE.get(reason, reason))
 
 
 def _too_long(characters: int) -> str:

@@ -63,7 +63,7 @@ class ServedModel:
         self._template = template
         self.formats = ModelFormats.choose(plan.profile, plan.config.model_type, template.text if template else None)
         # Special tokens that may be markers of calls or reasoning: not those that begin and end texts.
-        self._grammars = CheckedGrammars(plan.folder, plan.config, tokenizer)
+        self._grammars = CheckedGrammars.of_model(plan.folder, plan.config, tokenizer)
         self.special_tokens = {tokenizer.decode_window([token_id]): token_id for token_id in tokenizer.special_ids}
         self.marker_ids = tokenizer.special_ids - {tokenizer.bos_token_id, tokenizer.eos_token_id, *self.eos_token_ids}
 

@@ -76,15 +76,21 @@ class Form(NamedTuple):
 
 
 class CheckedGrammars:
-    """Makes grammars of forms, and compiles each once to see whether the engine can."""
+    """Makes grammars of forms, and tries each once with `attempt`, which raises GrammarError. `tokenizer`: the model's,
+    for answers behind thoughts."""
 
-    def __init__(self, folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
-        from appliance.checkpoint.grammar import GrammarCompiler
-
-        self._compiler = GrammarCompiler(folder, config.vocab_size, config.eos_token_ids)
+    def __init__(self, attempt: Callable[[str], object], tokenizer: Tokenizer | None = None) -> None:
+        self._attempt = attempt
         self._tokenizer = tokenizer
         self._good: OrderedDict[str, None] = OrderedDict()
         self._turn = asyncio.Semaphore(AT_A_TIME)
+
+    @classmethod
+    def of_model(cls, folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> CheckedGrammars:
+        """They are compiled, to see whether the engine can."""
+        from appliance.checkpoint.grammar import GrammarCompiler
+
+        return cls(GrammarCompiler(folder, config.vocab_size, config.eos_token_ids).compile, tokenizer)
 
     async def check(self, form: Form, thoughts: Thoughts) -> str:
         """The grammar. Raises ApiError naming the field."""
@@ -113,12 +119,12 @@ class CheckedGrammars:
         parts = [grammars.json_schema(schema) for _, schema in form.schemas] if callable(form.value) else []
         for part in parts:
             if part not in self._good:
-                self._compiler.compile(part)
+                self._attempt(part)
         grammar = build(form.value() if callable(form.value) else form.value)
         whole = grammars.after_thought(grammar, thoughts, self._special(thoughts)) if thoughts else grammar
         if whole not in self._good:
             for each in dict.fromkeys((grammar, whole)):
-                self._compiler.compile(each)
+                self._attempt(each)
         return [*parts, whole]
 
     def _located(self, form: Form, reason: str) -> tuple[str, str]:
@@ -127,12 +133,13 @@ class CheckedGrammars:
 
         for param, schema in form.schemas:
             try:
-                self._compiler.compile(json_schema(schema))
+                self._attempt(json_schema(schema))
             except GrammarError as error:
                 return param, str(error)
         return form.param, reason
 
     def _special(self, thoughts: Thoughts) -> dict[str, int]:
+        assert self._tokenizer is not None
         ids = {marker: self._tokenizer.token_to_id(marker) for thought in thoughts for marker in thought if marker}
         return {marker: id for marker, id in ids.items() if id is not None and id in self._tokenizer.special_ids}
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
 
+from appliance.checkpoint.grammar import validate
 from appliance.home import Home
 from appliance.serving.errors import ApiError
 from appliance.serving.on_request.gate import NATIVE
 from appliance.serving.on_request.readable import ROUTES, Asker, check_readable
-from appliance.serving.responses.store import ResponseStore
+from appliance.serving.responses.store import ResponseStore, StoredResponse
+from appliance.serving.structured import AT_A_TIME, CheckedGrammars
 from tests.serving.two_models import choosing_door, launches
 from tests.supervisor.scripted import Door
 
 HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object"}
+BOGUS = {"type": "bogus"}
 TOOL = {"type": "function", "function": {"name": "look"}}
+BOGUS_TOOL = {
+    "type": "function",
+    "function": {"name": "go", "parameters": {"type": "object", "properties": {"a": BOGUS}}},
+}
 RIGHT: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HELLO},
     "/v1/completions": {"prompt": "hello"},
@@ -53,6 +62,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
             ({"response_format": {"type": "json_schema", "schema": SCHEMA, "json_schema": {"schema": True}}},
              "response_format.schema"),
+            ({"response_format": {"type": "json_schema", "json_schema": {"schema": BOGUS}}},
+             "response_format.json_schema.schema"),
+            ({"guided_regex": "("}, "guided_regex"),
+            ({"guided_grammar": 'start: "a" B'}, "guided_grammar"),
+            ({"tool_choice": "required", "tools": [TOOL, BOGUS_TOOL]},
+             "tools[1].function.parameters"),
             ({"top_logprobs": 3}, "top_logprobs"),
             ({"stop": ["a"] * 17}, "stop"),
             ({"stop_token_ids": [1] * 1025}, "stop_token_ids"),
@@ -78,6 +93,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             ({"max_tokens": 0}, "max_tokens"),
             ({"logprobs": 21}, "logprobs"),
             ({"guided_choice": []}, "guided_choice"),
+            ({"structured_outputs": {"json": BOGUS}}, "structured_outputs.json"),
         )
     ),
     *(
@@ -92,6 +108,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             ({"tools": [{"type": "web_search"}, {"type": "function", "name": "x y"}]}, "tools[1].name"),
             ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
             ({"text": {"format": {"type": "text", "schema": SCHEMA}}}, "text.format.schema"),
+            ({"text": {"format": {"type": "json_schema", "name": "x", "schema": BOGUS}}}, "text.format.schema"),
         )
     ),
     *(
@@ -117,6 +134,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/api/chat", {"options": {"stop": [""]}}, "options.stop[0]"),
     ("/api/generate", {"prompt": "", "keep_alive": 0}, "keep_alive"),
     ("/api/generate", {"format": "xml"}, "format"),
+    ("/api/generate", {"format": BOGUS}, "format"),
+    ("/api/chat", {"format": BOGUS}, "format"),
     ("/api/generate", {"raw": True, "think": "some"}, "think"),
     ("/api/embed", {"input": []}, "input"),
     ("/api/embed", {"options": {"top_k": "x"}}, "options.top_k"),
@@ -125,7 +144,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 
 async def check(path: str, body: dict[str, Any], *, strict: bool = False) -> None:
-    await check_readable(path, json.dumps(body).encode(), Asker(ResponseStore(), ""), strict=strict)
+    await check_readable(
+        path, json.dumps(body).encode(), Asker(ResponseStore(), ""), CheckedGrammars(validate), strict=strict
+    )
 
 
 def test_every_path_that_may_start_a_model_is_checked() -> None:
@@ -179,11 +200,57 @@ async def test_an_unknown_field_is_refused_where_the_profile_wants_that() -> Non
     assert refused.value.param == "frobnicate"
 
 
+async def test_special_tokens_that_some_model_has_are_left_to_the_model() -> None:
+    await check("/v1/completions", {"prompt": "hello", "guided_grammar": 'start: <|think|> <[7]> "a"'})
+
+
+async def test_grammars_are_tried_beside_other_requests() -> None:
+    """In a thread, and no more than two at a time."""
+    together = threading.Barrier(AT_A_TIME, timeout=20)
+    trying, threads, most = set[int](), set[int](), 0
+
+    def attempt(_grammar: str) -> None:
+        nonlocal most
+        trying.add(threading.get_ident())
+        most = max(most, len(trying))
+        threads.add(threading.get_ident())
+        together.wait()
+        trying.discard(threading.get_ident())
+
+    grammars = CheckedGrammars(attempt)
+    bodies = [json.dumps({"prompt": "hello", "guided_choice": [str(number)]}).encode() for number in range(6)]
+    asker = Asker(ResponseStore(), "")
+    checks = [check_readable("/v1/completions", body, asker, grammars, strict=False) for body in bodies]
+    await asyncio.gather(*checks)
+    assert most == AT_A_TIME
+    assert threading.get_ident() not in threads
+
+
+async def test_a_kept_conversation_is_read_beside_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short the request is that refers to it."""
+    text = {"type": "input_text", "text": "hello"}
+    message = {"type": "message", "id": "msg_1", "role": "user", "content": [text]}
+    store = ResponseStore(most=4)
+    store.keep("", StoredResponse({"id": "resp_1", "output": []}, [message]))
+    readers = []
+    get = store.get
+
+    def noted(*asked: Any) -> StoredResponse:
+        readers.append(threading.get_ident())
+        return get(*asked)
+
+    monkeypatch.setattr(store, "get", noted)
+    body = json.dumps({"input": "hello", "previous_response_id": "resp_1"}).encode()
+    await check_readable("/v1/responses", body, Asker(store, ""), CheckedGrammars(validate), strict=False)
+    assert readers
+    assert threading.get_ident() not in readers
+
+
 def test_nothing_is_swapped_for_such_a_request(home: Home) -> None:
     """Streamed or not, and though the profile that it names refuses more than the running one."""
     wrong: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [{"role": "wizard", "content": "x"}]},
-        "/v1/completions": {"prompt": []},
+        "/v1/completions": {"prompt": "hello", "guided_json": BOGUS},
         "/v1/responses": {"input": []},
         "/v1/embeddings": {"input": ""},
     }

@@ -14,6 +14,7 @@ from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from appliance.checkpoint.grammar import validate
 from appliance.engines import engine_named
 from appliance.serving import proxy
 from appliance.serving.access import Access, key_of
@@ -25,6 +26,7 @@ from appliance.serving.on_request.begun_stream import BegunStream, comment_every
 from appliance.serving.on_request.readable import Asker, check_readable
 from appliance.serving.on_request.startable_profiles import model_named
 from appliance.serving.served_model import check_name
+from appliance.serving.structured import CheckedGrammars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +63,7 @@ class Gate:
         self._app = app
         self._front_door = front_door
         self._access = access
+        self._grammars = CheckedGrammars(validate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP or scope["method"] != "POST" or (path := plain_path(scope)) not in PATHS:
@@ -78,7 +81,7 @@ class Gate:
             model = self._model(named, path, known)
             if self._must_start(model, known):
                 asker = Asker(self._front_door.responses, key_of(ASGIConnection(scope)))
-                await check_readable(path, body, asker, strict=known[model].strict_requests)
+                await check_readable(path, body, asker, self._grammars, strict=known[model].strict_requests)
             await self._let_in(model, path, named, scope, _Replayed(body, receive), send)
         except ClientGoneError:
             pass

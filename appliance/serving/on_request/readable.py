@@ -3,7 +3,9 @@ of it before any model is asked."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
 from appliance.serving.anthropic.fields import MESSAGES, MessagesFields
@@ -18,8 +20,9 @@ from appliance.serving.ollama.embed import OllamaEmbeddingsFields, OllamaEmbedFi
 from appliance.serving.ollama.fields import OLLAMA, OllamaChatFields, OllamaGenerateFields
 from appliance.serving.ollama.request import check_load, translate_chat, translate_generate
 from appliance.serving.responses.fields import ResponseFields
-from appliance.serving.responses.request import check_response
+from appliance.serving.responses.request import check_response, errors_of_response
 from appliance.serving.responses.store import ResponseStore, StoredItems
+from appliance.serving.structured import CheckedGrammars, Form
 
 
 class Asker(NamedTuple):
@@ -29,62 +32,91 @@ class Asker(NamedTuple):
     key_id: str
 
 
+class Wanted(NamedTuple):
+    """The form of the answer, if it is to have one. Errors about it are the client's within `in_errors()`."""
+
+    form: Form | None = None
+    in_errors: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
 class Route(NamedTuple):
     fields: type[Any]
     vocabulary: Vocabulary
-    check: Callable[[Any, Ignored, Asker], object]
+    check: Callable[[Any, Ignored, Asker], Wanted]
     """Raises ApiError as the route does."""
+    reads_store: bool = False
+    """However short a request is, what it refers to may be long."""
 
 
-async def check_readable(path: str, body: bytes, asker: Asker, *, strict: bool) -> None:
+async def check_readable(path: str, body: bytes, asker: Asker, grammars: CheckedGrammars, *, strict: bool) -> None:
     """Raises ApiError as the route will. `strict`: whether the model's profile refuses unknown fields. What only the
     model's own tokenizer or template can tell is left to them."""
     route = ROUTES[path]
 
-    def check() -> None:
+    def check() -> Wanted:
         fields, ignored = decode_request(body, route.fields, strict=strict, api=route.vocabulary)
-        route.check(fields, ignored, asker)
+        return route.check(fields, ignored, asker)
 
-    await beside_others(body, check)
+    in_thread = route.reads_store and asker.store.is_on
+    form, in_errors = await (asyncio.to_thread(check) if in_thread else beside_others(body, check))
+    if form is not None:
+        with in_errors():
+            await grammars.check(form, ())
 
 
-def _check_chat(fields: ChatFields, ignored: Ignored, _asker: Asker) -> None:
+def _check_chat(fields: ChatFields, ignored: Ignored, _asker: Asker) -> Wanted:
     from appliance.checkpoint.encoders import known_message_fields  # late: the first answer does not wait for it
 
-    check_chat(fields, ignored)
+    form = check_chat(fields, ignored).form
     check_messages(fields.messages, ignored, known_message_fields())
+    return Wanted(form)
 
 
-def _check_anthropic(fields: MessagesFields, ignored: Ignored, asker: Asker) -> None:
+def _check_anthropic(fields: MessagesFields, ignored: Ignored, asker: Asker) -> Wanted:
     translated = translate_anthropic(fields, ignored)
     with translated.origins.in_errors():
-        _check_chat(translated.chat, ignored, asker)
+        return Wanted(_check_chat(translated.chat, ignored, asker).form, translated.origins.in_errors)
 
 
-def _check_ollama(fields: OllamaChatFields | OllamaGenerateFields, ignored: Ignored, asker: Asker) -> None:
+def _check_ollama(fields: OllamaChatFields | OllamaGenerateFields, ignored: Ignored, asker: Asker) -> Wanted:
     if isinstance(fields, OllamaChatFields):
         translated, asks = translate_chat(fields, None, ignored), bool(fields.messages)
     else:
         translated, asks = translate_generate(fields, None, ignored), bool(fields.prompt)
     if not asks:
         check_load(fields)
-        return
+        return Wanted()
     with translated.origins.in_errors():
-        _check_chat(translated.chat, ignored, asker)
+        return Wanted(_check_chat(translated.chat, ignored, asker).form, translated.origins.in_errors)
 
 
-def _check_response(fields: ResponseFields, ignored: Ignored, asker: Asker) -> None:
-    check_response(fields, StoredItems(asker.store, asker.key_id), ignored)
+def _check_response(fields: ResponseFields, ignored: Ignored, asker: Asker) -> Wanted:
+    form = check_response(fields, StoredItems(asker.store, asker.key_id), ignored)
+    return Wanted(form, lambda: errors_of_response(fields))
+
+
+def _check_completion(fields: CompletionFields, *_: object) -> Wanted:
+    return Wanted(check_completion(fields))
+
+
+def _check_embeddings(fields: EmbeddingFields, *_: object) -> Wanted:
+    check_input(fields.input)
+    return Wanted()
+
+
+def _check_embed(fields: OllamaEmbedFields | OllamaEmbeddingsFields, ignored: Ignored, _asker: Asker) -> Wanted:
+    check_embed(fields, ignored)
+    return Wanted()
 
 
 ROUTES: Final[dict[str, Route]] = {
     "/v1/chat/completions": Route(ChatFields, OPENAI, _check_chat),
-    "/v1/completions": Route(CompletionFields, OPENAI, lambda fields, *_: check_completion(fields)),
-    "/v1/responses": Route(ResponseFields, OPENAI, _check_response),
+    "/v1/completions": Route(CompletionFields, OPENAI, _check_completion),
+    "/v1/responses": Route(ResponseFields, OPENAI, _check_response, reads_store=True),
     "/v1/messages": Route(MessagesFields, MESSAGES, _check_anthropic),
-    "/v1/embeddings": Route(EmbeddingFields, VOCABULARY, lambda fields, *_: check_input(fields.input)),
+    "/v1/embeddings": Route(EmbeddingFields, VOCABULARY, _check_embeddings),
     "/api/chat": Route(OllamaChatFields, OLLAMA, _check_ollama),
     "/api/generate": Route(OllamaGenerateFields, OLLAMA, _check_ollama),
-    "/api/embed": Route(OllamaEmbedFields, OLLAMA, lambda fields, ignored, _: check_embed(fields, ignored)),
-    "/api/embeddings": Route(OllamaEmbeddingsFields, OLLAMA, lambda fields, ignored, _: check_embed(fields, ignored)),
+    "/api/embed": Route(OllamaEmbedFields, OLLAMA, _check_embed),
+    "/api/embeddings": Route(OllamaEmbeddingsFields, OLLAMA, _check_embed),
 }

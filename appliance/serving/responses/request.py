@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,7 +23,7 @@ from appliance.serving.responses.tools import chat_tool_choice, chat_tools, is_h
 from appliance.serving.responses.truncation import ask_that_fits
 from appliance.serving.sampling import SamplingFields
 from appliance.serving.served_model import ServedModel
-from appliance.serving.structured import JsonSchema, ResponseFormat
+from appliance.serving.structured import Form, JsonSchema, ResponseFormat
 from appliance.serving.thinking import ReasoningOptions
 
 # From the names of chat's fields to those of this API.
@@ -79,12 +81,19 @@ def translate(fields: ResponseFields, stored: StoredItems, ignored: Ignored) -> 
     return items, _chat_fields(fields, messages, ignored)
 
 
-def check_response(fields: ResponseFields, stored: StoredItems, ignored: Ignored) -> None:
-    """All that no model need be asked for. Raises ApiError."""
+def check_response(fields: ResponseFields, stored: StoredItems, ignored: Ignored) -> Form | None:
+    """All that no model need be asked for; the form of the answer. Raises ApiError."""
     check_fields(fields, ignored)
-    try:
+    with errors_of_response(fields):
         _, chat = translate(fields, stored, ignored)
-        check_chat(chat, ignored)
+        return check_chat(chat, ignored).form
+
+
+@contextlib.contextmanager
+def errors_of_response(fields: ResponseFields) -> Iterator[None]:
+    """Within it, an ApiError about the chat becomes one about the request."""
+    try:
+        yield
     except ApiError as error:
         raise in_terms_of_responses(_with_place_of_tool(error, fields.tools or [])) from None
 
