@@ -16,7 +16,7 @@ from appliance.protocol import LaunchRecord, State
 from appliance.vllm.cache_packs import record
 from appliance.vllm.cache_packs.facts import Facts
 from appliance.vllm.cache_packs.pack import PackError
-from tests.vllm.test_cache_packs import FACTS
+from tests.vllm.compiled import FACTS
 
 
 def launched(home: Home, number: int, document: dict[str, Any], ready_after_s: float | None, of: Facts | None) -> None:
