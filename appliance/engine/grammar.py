@@ -4,9 +4,11 @@ that may come next."""
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 # So many compiled grammars are kept; the least recently used ones are dropped first.
 KEPT: Final = 64
 THREADS: Final = 2
+# What a token of an answer may cost, in seconds of the processor, and what all that is above that may come to: others
+# wait meanwhile. Common schemas take a tenth of a millisecond, ten thousand choices a few.
+FREE_S: Final = 0.03
+MOST_S: Final = 0.5
 
 
 class Mask(Protocol):
@@ -44,6 +50,7 @@ class Constraint:
     def __init__(self, matcher: LLMatcher, num_words: int) -> None:
         self._matcher = matcher
         self.num_words = num_words
+        self._spent_s = 0.0  # above what is free
 
     @property
     def is_complete(self) -> bool:
@@ -53,6 +60,8 @@ class Constraint:
     @property
     def error(self) -> str:
         """Why the grammar can no longer be followed, such as a limit that it exceeds; "" while it can be."""
+        if self._spent_s > MOST_S:
+            return "it takes too long to find out which tokens may come next: the grammar is ambiguous or too large"
         try:
             check(self._matcher)
         except GrammarError as error:
@@ -61,10 +70,18 @@ class Constraint:
 
     def accept(self, token_id: int) -> None:
         """`token_id` is the next token of the answer."""
-        self._matcher.consume_token(token_id)
+        with self._paid():
+            self._matcher.consume_token(token_id)
 
     def fill(self, words: NDArray[np.int32]) -> None:
-        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        with self._paid():
+            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+
+    @contextmanager
+    def _paid(self) -> Iterator[None]:
+        began = time.thread_time()
+        yield
+        self._spent_s += max(time.thread_time() - began - FREE_S, 0)
 
 
 def masks(of_rows: Sequence[tuple[int, Mask]]) -> NDArray[np.int32]:

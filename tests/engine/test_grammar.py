@@ -11,6 +11,7 @@ from llguidance import LLMatcher
 
 from appliance.checkpoint.call_grammar import FreeText, calls_in_text
 from appliance.checkpoint.tokenizer import Tokenizer
+from appliance.engine import grammar as engine_grammar
 from appliance.engine.engine import Engine
 from appliance.engine.grammar import KEPT, Grammars
 from appliance.protocol import FinishReason, SamplingParams, Submit, TokenOutput
@@ -189,6 +190,21 @@ def test_a_grammar_that_passes_its_limits_later_ends_its_request(folder):
     outputs = generate(engine_of(folder), {"r": [7]}, grammar=grammar, max_tokens=20)["r"]
     assert outputs[-1].finish_reason is FinishReason.ERROR
     assert outputs[-1].error
+
+
+def test_a_grammar_whose_masks_take_long_ends_its_request_alone(folder, monkeypatch):
+    """However small each is: others wait while they are computed."""
+    monkeypatch.setattr(engine_grammar, "FREE_S", 0.0)
+    monkeypatch.setattr(engine_grammar, "MOST_S", 0.0)
+    engine = engine_of(folder)
+    slow = SamplingParams(max_tokens=20, grammar=regex("[a-z]*"))
+    engine.submit(Submit(request_id="slow", prompt_token_ids=[7, 8], sampling=slow))
+    free = SamplingParams(max_tokens=20, ignore_eos=True)
+    engine.submit(Submit(request_id="free", prompt_token_ids=[7, 8], sampling=free))
+    found = run(engine)
+    assert found["slow"][-1].finish_reason is FinishReason.ERROR
+    assert found["slow"][-1].error
+    assert len(tokens(found["free"])) == 20
 
 
 def test_an_abort_while_it_is_compiled(folder):
