@@ -6,9 +6,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -70,18 +69,17 @@ class Constraint:
 
     def accept(self, token_id: int) -> None:
         """`token_id` is the next token of the answer."""
-        with self._paid():
-            self._matcher.consume_token(token_id)
+        began = time.thread_time()
+        self._matcher.consume_token(token_id)
+        self._pay(time.thread_time() - began)
 
     def fill(self, words: NDArray[np.int32]) -> None:
-        with self._paid():
-            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-
-    @contextmanager
-    def _paid(self) -> Iterator[None]:
         began = time.thread_time()
-        yield
-        self._spent_s += max(time.thread_time() - began - FREE_S, 0)
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._pay(time.thread_time() - began)
+
+    def _pay(self, seconds: float) -> None:
+        self._spent_s += max(seconds - FREE_S, 0)
 
 
 def masks(of_rows: Sequence[tuple[int, Mask]]) -> NDArray[np.int32]:
