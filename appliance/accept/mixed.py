@@ -121,8 +121,8 @@ class MixedSection:
         await self._settle(book, outcomes, before)
 
     async def _alone(self, progress: Progress) -> tuple[dict[Kind, list[Request]], list[Failure]]:
-        """The variants of each greedy kind with their answers, and stops made of them; a failure is told as one of
-        the arrivals."""
+        """The variants of each greedy kind with their answers, and stop strings taken from those; failures count with
+        the arrivals'."""
         requests: dict[Kind, list[Request]] = {}
         failures: list[Failure] = []
         for kind in possible(self._site):

@@ -38,7 +38,7 @@ class RankProgress:
     """Written by one thread of one rank. It begins as `PREPARES`, and does not say that it waits while it prepares."""
 
     def __init__(self, word: memoryview[int] | None = None) -> None:
-        """`word` [1] of format "q"; without it nobody reads."""
+        """`word` is one number of format "q", which the first rank reads; without it progress is kept to itself."""
         self._word = memoryview(bytearray(8)).cast("q") if word is None else word
         self._passed = 0
         self._doing = self._when_waiting = int(Doing.PREPARES)

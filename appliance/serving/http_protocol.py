@@ -227,7 +227,7 @@ def _tells_state(transport: asyncio.Transport) -> bool:
 
 
 def _is_reset(transport: asyncio.Transport) -> bool:
-    """Whether the other side has refused what was sent. Nobody reads any more, and so nobody else is told."""
+    """Whether the other side has reset the connection, which asyncio does not notice once reading has stopped."""
     connection: socket.socket = transport.get_extra_info("socket")
     return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
 

@@ -41,7 +41,7 @@ class Turn:
     response_format: Any = None
     task: str | None = None
     unfinished: bool = False
-    """Of an assistant's message: the answer goes on with it."""
+    """An assistant's message that the answer continues."""
     blocks: list[tuple[str | None, str]] = field(default_factory=list)
     """Of a user's turn that several messages make: the id of a call and its result, or None and a text."""
     order: Mapping[str, int] = field(default_factory=dict)

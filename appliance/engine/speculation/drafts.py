@@ -1,8 +1,8 @@
 """Which requests get drafts, how many, and what comes of them.
 
 A draft is verified by sampling: behind the last known token and behind each draft the model samples the next token as
-it always does, with the request's own random number for that position. The request goes on with what was sampled, up to
-the first token that is not the draft. So each token is sampled from the same distribution, by the same number, as
+it always does, with the request's own random number for that position. The request keeps what was sampled, up to the
+first token that is not the draft. So each token is sampled from the same distribution, by the same number, as
 without drafts, and drafts decide only how many come of one step.
 """
 
