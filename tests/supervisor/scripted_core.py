@@ -71,6 +71,14 @@ class Core:
             if not self.silent:
                 self.outgoing.send(encode(message))
 
+    def last_words(self, message: Fatal) -> None:
+        """Returns once it is on its way, as the real core's does: this process is about to end."""
+        context = zmq.Context()
+        with context.socket(zmq.PUSH) as socket:
+            socket.connect(f"ipc://{self.folder}/from-core")
+            socket.send(encode(message))
+        context.term()
+
     def cue(self, at: str) -> None:
         if self.script.get("at") == at:
             self.act(self.script["do"])
@@ -98,7 +106,7 @@ class Core:
                 told += f"RankHungError: {message}"
                 print(told, file=sys.stderr, flush=True)
                 stacks = f"Process 7, state S: python -m appliance.engine --rank 1\n{stands}\n"
-                self.send(Fatal(exception="RankHungError", message=message, traceback=told, stacks=stacks))
+                self.last_words(Fatal(exception="RankHungError", message=message, traceback=told, stacks=stacks))
                 os._exit(1)
             case "exit":
                 print("goodbye, without a traceback", flush=True)
@@ -250,8 +258,7 @@ def main() -> None:
         text = traceback.format_exc()
         print(text, file=sys.stderr, flush=True)
         if core.script.get("fatal", True):
-            core.send(Fatal(exception=type(error).__name__, message=str(error), traceback=text))
-            time.sleep(0.1)
+            core.last_words(Fatal(exception=type(error).__name__, message=str(error), traceback=text))
         os._exit(1)
 
 
