@@ -69,10 +69,10 @@ def seconds(text: str) -> float:
     return least
 
 
-def lines_of(unit: str, lead: str = "") -> str:
-    """INPUT_BYTES of lines that repeat the unit, all of them different."""
+def lines_of(unit: str, lead: str = "", size: int = INPUT_BYTES) -> str:
+    """`size` bytes of lines that repeat the unit, all of them different."""
     line = (lead + unit * (LINE // len(unit) + 1))[:LINE]
-    return "\n".join(f"{line}{number}" for number in range(INPUT_BYTES // LINE))
+    return "\n".join(f"{line}{number}" for number in range(size // LINE))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,10 @@ def units(cause: Cause) -> Iterator[tuple[str, str]]:
 def test_no_row_is_slow_on_pieces_of_its_own_phrases(cause: Cause) -> None:
     """Which is where a pattern works hardest."""
     for unit, sign in units(cause):
-        assert seconds(lines_of(unit, f"ValueError: {sign} ")) < LIMIT_S, unit
+        lead = f"ValueError: {sign} "
+        # What a line costs does not depend on how many there are: the whole is read where an eighth takes its share.
+        if seconds(lines_of(unit, lead, INPUT_BYTES // 8)) > LIMIT_S / 16:
+            assert seconds(lines_of(unit, lead)) < LIMIT_S, unit
 
 
 READ = ("appliance.diagnosis", "appliance.engine_process", "appliance.vllm", "console.logs", "console.launches")
