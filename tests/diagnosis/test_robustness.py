@@ -19,7 +19,7 @@ from tests.diagnosis.shared_logs import FOLDER, entries
 
 TEXTS = [value for name, value in vars(logs).items() if name.isupper() and "\n" in value]
 TEXTS += [(FOLDER / row["file"]).read_text(errors="replace") for row in entries()]
-VARIANTS = 5000
+VARIANTS = 2500
 MS_PER_MB = 50
 
 

@@ -174,8 +174,8 @@ def test_hugging_face_agrees(form, tokens):
 
 
 def _cases() -> list[tuple[int, Case]]:
-    """Of architectures with long chunks and with short ones."""
-    return [(arch, case) for arch in (90, 86) for case in cases(arch)]
+    """Of architectures with long chunks and with short ones; chains of drafts know no chunks."""
+    return [(arch, case) for arch in (90, 86) for case in cases(arch) if arch == 90 or "chains" not in case.name]
 
 
 @pytest.mark.parametrize(("arch", "case"), _cases(), ids=lambda value: getattr(value, "name", str(value)))

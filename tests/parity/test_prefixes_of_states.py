@@ -17,7 +17,7 @@ from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 
-SECONDS = float(os.environ.get("INGOT_FUZZ_SECONDS", "12"))
+SECONDS = float(os.environ.get("INGOT_FUZZ_SECONDS", "7"))
 COPIES = 6
 
 
