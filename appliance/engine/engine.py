@@ -163,7 +163,7 @@ class Engine:
             block_size=config.block_size,
             windows=windows,
             device=device,
-            shapes=(shapes := _graph_shapes(config)),
+            shapes=(shapes := _graph_shapes(config, first)),
             has_chains=model_config.has_states and config.drafts != "none",
         )
         histories = TokenHistories(
@@ -448,13 +448,14 @@ def _elsewhere(config: EngineConfig) -> dict[str, str]:
     return {at: name for at, name in config.places.items() if name != config.backends.get(at.partition("@")[0])}
 
 
-def _graph_shapes(config: EngineConfig) -> list[GraphShape]:
+def _graph_shapes(config: EngineConfig, window: int | None) -> list[GraphShape]:
     if config.enforce_eager:
         return []
     return graph_shapes(
         max_num_seqs=most_rows(config.max_num_seqs, config.num_speculative_tokens),
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=config.max_model_len,
+        window=window,
         prefills=config.prefill_graphs,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from appliance.checkpoint.cache_specs import SlidingWindow, State, StatePart, pool_windows
@@ -24,7 +24,9 @@ from appliance.checkpoint.memory import (
     NativeFootprint,
     plan_memory,
 )
+from appliance.checkpoint.memory.cache_shape import CacheShape, Windowed
 from appliance.checkpoint.memory.native import NCCL_BYTES, SET_SEGMENTS_BYTES
+from appliance.checkpoint.memory.pools import divided, held_blocks, most_sequences, needs
 from appliance.checkpoint.safetensors import read_index
 from appliance.checkpoint.sharding import sharded
 from appliance.engine.block_pool import BlockPool
@@ -254,25 +256,80 @@ def test_where_all_layers_have_a_window_a_context_takes_it_and_a_chunk(llama_8b:
     assert windows.bytes_per_token == full.bytes_per_token
 
 
-def test_windows_get_what_they_can_use_up_to_half_and_every_context_fits_once(llama_8b: ModelConfig) -> None:
-    """As in Gemma 3: five layers of six look at 1,024 tokens."""
-    gemma = windowed(llama_8b, {number: 1024 for number in range(32) if number % 6 != 5})
-    found = plan(gemma, "cuda", 40 * GIB, max_model_len=65536)
-    full, window = found.pools
-    assert (full.window, window.window) == (None, 1024)
-    assert found.window_blocks == {1024: window.num_blocks}
-    assert full.num_blocks * 16 > 65536
-    assert window.num_blocks * window.block_bytes <= found.cache_bytes / 2
-    assert (
-        found.fitting.at_full_length >= 4 * plan(llama_8b, "cuda", 40 * GIB, max_model_len=65536).fitting.at_full_length
-    )
+GEMMA_3 = {number: 1024 for number in range(32) if number % 6 != 5}
+GPT_OSS = dict.fromkeys(range(0, 32, 2), 128)
+
+
+@pytest.mark.parametrize(
+    ("windows", "gib", "length", "blocks"),
+    [
+        (GEMMA_3, 40, 65536, (40391, 7003)),  # 52% of the bytes, 48%
+        (GEMMA_3, 40, 8192, (32562, 8806)),  # 41%, 59%: short contexts fill the windows as well
+        (GPT_OSS, 64, 65536, (44159, 4856)),  # 90%, 10%: nearly all that 512 windows can fill
+        (GPT_OSS, 24, 65536, (5254, 2801)),  # 65%, 35%
+    ],
+)
+def test_a_cache_is_divided_by_what_fills_each_pool_most(
+    llama_8b: ModelConfig, windows: dict[int, int], gib: int, length: int, blocks: tuple[int, int]
+) -> None:
+    found = plan(windowed(llama_8b, windows), "cuda", gib * GIB, max_model_len=length)
+    assert tuple(pool.num_blocks for pool in found.pools) == blocks
+    assert found.window_blocks == {next(iter(windows.values())): blocks[1]}
     assert found.cache_bytes == sum(pool.num_blocks * pool.block_bytes for pool in found.pools)
 
 
-def test_small_windows_of_all_sequences_leave_the_rest_to_the_other_layers(llama_8b: ModelConfig) -> None:
-    """As in gpt-oss: every other layer looks at 128 tokens."""
-    found = plan(windowed(llama_8b, dict.fromkeys(range(0, 32, 2), 128)), "cuda", 64 * GIB, max_model_len=65536)
-    assert found.window_blocks == {128: 2 * 256 * 10 + 2 * 2048 // 16 + 1}
+def test_where_there_is_room_for_all_no_pool_has_more_than_is_of_use(llama_8b: ModelConfig) -> None:
+    found = plan(windowed(llama_8b, GPT_OSS), "cuda", 64 * GIB, max_model_len=8192, max_num_seqs=16)
+    assert found.num_blocks == 16 * 8192 // 16 + 1
+    assert found.window_blocks == {128: 2 * 16 * 10 + 2 * 2048 // 16 + 1}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    full=st.integers(1, 64),
+    windows=st.dictionaries(st.sampled_from([16, 128, 1000, 4096]), st.integers(1, 64), min_size=1, max_size=2),
+    room=st.integers(1 << 20, 1 << 26),
+    length=st.integers(4097, 1 << 17),
+    sequences=st.integers(1, 512),
+    remembers=st.booleans(),
+    share=st.floats(0, 1),
+)
+def test_at_every_length_run_at_least_half_of_those_that_a_cache_for_it_would_hold(
+    full: int, windows: dict[int, int], room: int, length: int, sequences: int, remembers: bool, share: float
+) -> None:
+    """Or a third, with two windows. Where one whole context fills most of the cache, there is less to divide."""
+    shape = CacheShape(bytes_per_token=full, windows=tuple(Windowed(*each) for each in windows.items()))
+    wanted = needs(
+        shape, length, block_size=16, chunk=512, sequences=sequences, spare=1, remembers=remembers
+    )  # fmt: skip
+    assume(room >= len(wanted) * sum((need.least + need.others) * need.block_bytes for need in wanted))
+    pools = divided(room, wanted, capped=True)
+    assert sum(pool.num_blocks * pool.block_bytes for pool in pools) <= room
+    short = 16 * max(int(share * length) // 16, 1)
+    held = {None: short // 16} | {window: min(short // 16, held_blocks(window, 16)) for window in windows}
+    best = min(room // sum(held[pool.window] * pool.block_bytes for pool in pools), sequences)
+    found = most_sequences(pools, short, block_size=16, chunk=512, spare=1)
+    assert found >= best // len(pools) - 1
+
+
+def test_graphs_count_no_more_than_windows_where_all_layers_have_one(llama_8b: ModelConfig) -> None:
+    """A context beyond them is decoded as one of their length, in parts of 256 tokens, and needs no further graphs."""
+
+    def graphs(config: ModelConfig, length: int) -> int:
+        given = MemoryLimits(
+            dtype="bfloat16", kv_cache_dtype="bfloat16", max_model_len=length, max_num_seqs=8,
+            max_num_batched_tokens=2048, block_size=16, kv_cache_memory_bytes=None,
+        )  # fmt: skip
+        backends = dict.fromkeys(TRITON_OPS, "triton")
+        return NativeFootprint(
+            config, given, "cuda", attention=lambda _: (), backends=backends, graphs=True
+        ).graph_bytes(length)  # fmt: skip
+
+    mistral = windowed(llama_8b, dict.fromkeys(range(32), 4096))
+    mixed = windowed(llama_8b, dict.fromkeys(range(31), 4096))
+    assert graphs(mistral, 4096) == graphs(llama_8b, 4096)
+    assert graphs(mistral, 8192) == graphs(mistral, 131072)
+    assert graphs(mixed, 131072) == graphs(llama_8b, 131072) > graphs(mistral, 131072)
 
 
 def test_a_window_as_long_as_the_context_keeps_every_token(llama_8b: ModelConfig) -> None:

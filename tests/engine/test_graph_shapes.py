@@ -37,6 +37,17 @@ def test_the_largest_batch_of_the_shortest_context_comes_first():
     assert len(shapes) == len(set(shapes)) == len(batch_sizes(64)) * len(context_sizes(4096))
 
 
+def test_a_context_beyond_the_windows_of_all_layers_has_one_more():
+    """As long as a request may be; it is no longer to decode than its window."""
+    assert context_sizes(131072, 4096) == [1024, 131072]
+    assert context_sizes(2048, 4096) == context_sizes(2048)
+    shapes = graph_shapes(
+        max_num_seqs=64, max_num_batched_tokens=2048, max_model_len=131072, window=4096, prefills=True
+    )  # fmt: skip
+    assert {shape.context for shape in shapes if shape.prefill_tokens} == {1024, 131072}
+    assert shapes[0].context == 1024
+
+
 @pytest.mark.parametrize(("seqs", "drafts", "rows"), [(1, 4, 5), (8, 0, 8), (8, 4, 40), (16, 4, 64), (256, 4, 256)])
 def test_few_sequences_have_room_for_all_their_drafts(seqs, drafts, rows):
     assert most_rows(seqs, drafts) == rows

@@ -51,23 +51,30 @@ class GraphShape(NamedTuple):
 
 
 def graph_shapes(
-    *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, prefills: bool = False
+    *,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    max_model_len: int,
+    window: int | None = None,
+    prefills: bool = False,
 ) -> list[GraphShape]:
     """All, in the order of their capture: the largest first, whose memory the others then share, then large batches and
     many tokens before few, and all of short contexts before those of long ones. A step decodes at most one token for
     each sequence, and as many as may be batched; with drafts, which decode as sequences do, it has `most_rows`.
+    `window` is the longest one of a model whose layers all have one: no more than that is seen of a longer context.
     `prefills`: also of steps with tokens of prompts."""
     most = min(max_num_seqs, max_num_batched_tokens)
     decodes, found = batch_sizes(most), []
     tokens = prefill_sizes(min(max_num_batched_tokens, max_model_len)) if prefills else []
     beside = _up_to(min(most, _BESIDE_PREFILLS[-1]), _BESIDE_PREFILLS)
-    for context in context_sizes(max_model_len):
+    for context in context_sizes(max_model_len, window):
         mixed = [
             GraphShape(size, context, _INSTEAD.get((size, count), count))
             for count in reversed(tokens)
             for size in reversed(beside)
         ]
-        mixed = mixed if context <= _LONGEST_BESIDE_PREFILLS else []
+        seen = context if window is None else min(context, window)
+        mixed = mixed if seen <= _LONGEST_BESIDE_PREFILLS else []
         found += [*mixed[:1], *(GraphShape(sequences, context) for sequences in reversed(decodes)), *mixed[1:]]
     return found
 
@@ -92,10 +99,10 @@ def prefill_sizes(most: int) -> list[int]:
     return _up_to(min(most, _PREFILL_TOKENS[-1]), _PREFILL_TOKENS)
 
 
-def context_sizes(max_model_len: int) -> list[int]:
-    """Up to `max_model_len`, included."""
+def context_sizes(max_model_len: int, window: int | None = None) -> list[int]:
+    """Up to `max_model_len`, included; of `window` see `graph_shapes`."""
     sizes, size = [], _SHORTEST_CONTEXT
-    while size < max_model_len:
+    while size < (max_model_len if window is None else min(max_model_len, window)):
         sizes.append(size)
         size *= _CONTEXT_FACTOR
     return [*sizes, max_model_len]

@@ -87,6 +87,7 @@ class NativeFootprint:
             max_num_seqs=self.limits.most_rows,
             max_num_batched_tokens=self.limits.max_num_batched_tokens,
             max_model_len=max_model_len,
+            window=self._window(max_model_len),
             prefills=graphs_hold_prefills(self.backends),
         )
         rows = max(shape.num_rows for shape in shapes)
@@ -107,15 +108,22 @@ class NativeFootprint:
         return len(shapes) * GRAPH_BYTES + logits * self._item + pool
 
     def _decoding(self, sequences: int, max_model_len: int) -> tuple[tuple[int, ...], ...]:
-        """What Triton's attention works in while so many sequences decode, at each moment that may be its fullest."""
+        """What Triton's attention works in while so many sequences decode, at each moment that may be its fullest: of
+        a window they see it, and what lies before it in its first block."""
         heads, latent = self.config.num_attention_heads, self.config.latent_attention
         if latent is None:
-            return ((scratch_bytes(heads, self.config.head_dim, max_model_len),),)
+            window = self._window(max_model_len)
+            seen = max_model_len if window is None else min(max_model_len, window + self.limits.block_size - 1)
+            return ((scratch_bytes(heads, self.config.head_dim, seen),),)
         indexing = latent.indexing
         absorbed = sequences * heads * latent.kv_rank * self._item
         seen = max_model_len if indexing is None else indexing.top_k
         attending = absorbed, absorbed, mla_attention.scratch_bytes(heads, latent.kv_rank, seen)
         return (attending,) if indexing is None else (attending, (score_bytes(max_model_len * 4, sequences),))
+
+    def _window(self, max_model_len: int) -> int | None:
+        """The longest one, where all layers have one."""
+        return pool_windows(self.config.cache_specs, max_model_len)[0]
 
     @cached_property
     def cache(self) -> CacheShape:

@@ -297,8 +297,10 @@ def _needs(footprint: Footprint, limits: MemoryLimits, shape: CacheShape, model_
     block_bytes = max(shape.most_bytes_per_token * block, 1)
     one = shape.sequence_bytes(model_len, block, limits.max_num_batched_tokens)
     most = sys.maxsize if footprint.takes_all else one * limits.max_num_seqs // block_bytes + spare
-    least = -(-one // block_bytes) + spare
-    return [Need(None, block_bytes, least, max(most, least))]
+    held = -(-one // block_bytes)
+    return [
+        Need(None, block_bytes, held + spare, max(most, held + spare), held, max(one, 1), limits.max_num_seqs, spare)
+    ]
 
 
 def _most_sequences(

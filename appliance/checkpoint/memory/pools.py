@@ -20,12 +20,18 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Need(NamedTuple):
-    """What a pool is to hold. `least` blocks are one sequence and a spare block; more than `most` are of no use."""
+    """What a pool is to hold. `least` blocks are one sequence and a spare block; more than `most` are of no use. Of a
+    sequence that is just as long as the pool sees `held` blocks are in it, and `sequence_bytes` in the whole cache;
+    there may be `sequences` of them, and the pool has `others` beside theirs."""
 
     window: int | None
     block_bytes: int
     least: int
     most: int
+    held: int
+    sequence_bytes: int
+    sequences: int
+    others: int
 
 
 def needs(
@@ -38,17 +44,25 @@ def needs(
     def blocks(tokens: int) -> int:
         return -(-tokens // block_size)
 
-    whole = blocks(length)
-    windows = [part for part in shape.windows if part.window < length]
+    windows = sorted((part for part in shape.windows if part.window < length), key=lambda part: -part.window)
     of_all = shape.most_bytes_per_token - sum(part.bytes_per_token for part in windows)
+
+    def sequence_bytes(tokens: int) -> int:
+        held = sum(min(blocks(tokens), held_blocks(part.window, block_size)) * part.bytes_per_token for part in windows)
+        return max((blocks(tokens) * of_all + held) * block_size, 1)
+
+    whole, kept, flying = blocks(length), sequences * (1 + remembers), 2 * blocks(chunk)
     found = []
     if of_all or not windows:
-        found.append(Need(None, max(of_all * block_size, 1), whole + spare, sequences * whole + spare))
-    for part in sorted(windows, key=lambda part: -part.window):
-        alone = min(whole, blocks(part.window - 1 + chunk) + 1)
-        together = sequences * (1 + remembers) * held_blocks(part.window, block_size) + 2 * blocks(chunk)
-        most = max(min(sequences * whole, together), alone)
-        found.append(Need(part.window, part.bytes_per_token * block_size, alone + spare, most + spare))
+        least, most = whole + spare, sequences * whole + spare
+        found.append(Need(None, max(of_all * block_size, 1), least, most, whole, sequence_bytes(length), kept, spare))
+    for part in windows:
+        alone, held = min(whole, blocks(part.window - 1 + chunk) + 1), held_blocks(part.window, block_size)
+        most = max(min(sequences * whole, kept * held + flying), alone) + spare
+        one = sequence_bytes(held * block_size)
+        found.append(
+            Need(part.window, part.bytes_per_token * block_size, alone + spare, most, held, one, kept, flying + spare)
+        )
     return found
 
 
@@ -58,31 +72,44 @@ def held_blocks(window: int, block_size: int) -> int:
 
 
 def divided(room: int, wanted: Sequence[Need], *, capped: bool) -> tuple[Pool, ...]:
-    """`room` bytes in blocks: each pool has what it needs at least, be there room or not; then windows get what they
-    have a use for, up to half of all, and the rest is of layers that keep every token. Not `capped`: what is left goes
-    to the first pool, though it has no use for it."""
-    counts = [need.least for need in wanted]
-    left = room - sum(need.least * need.block_bytes for need in wanted)
+    """`room` bytes in blocks. Each pool has what it needs at least, be there room or not, and beyond that they are in
+    proportion to what each is asked for at most: by sequences just as long as it sees, as many as a cache would hold
+    that were divided for them alone, or as there may be.
 
-    def give(places: Sequence[int], most: int) -> None:
-        """So many bytes, shared as they are of use."""
-        nonlocal left
-        useful = [(wanted[place].most - counts[place]) * wanted[place].block_bytes for place in places]
-        for place, size in zip(places, useful, strict=True):
-            share = min(size, size * max(most, 0) // max(sum(useful), 1))
-            more = share // wanted[place].block_bytes
-            counts[place] += more
-            left -= more * wanted[place].block_bytes
-
-    windows = [place for place, need in enumerate(wanted) if need.window is not None]
-    others = [place for place, need in enumerate(wanted) if need.window is None]
-    taken = sum(counts[place] * wanted[place].block_bytes for place in windows)
-    give(windows, min(left, room // 2 - taken) if others else left)
-    give(others, left)
-    give(windows, left)
+    So at every length there run at least as large a share of the sequences that a cache divided for that length would
+    hold, and no other division has a larger one: one of the number of pools where windows and what sees every token are
+    each asked for all of `room`, and nearly all where windows are small beside the context. What is of no use to one
+    pool goes to the others. Not `capped`: what is left goes to the first pool, though it has no use for it."""
+    asked = [
+        min(need.most, min(need.sequences * need.held, room * need.held // need.sequence_bytes) + need.others)
+        for need in wanted
+    ]
+    counts = _in_proportion(room, wanted, asked)
+    left = room - sum(count * need.block_bytes for count, need in zip(counts, wanted, strict=True))
+    useful = [(need.most - count) * need.block_bytes for count, need in zip(counts, wanted, strict=True)]
+    to_share, total = max(left, 0), max(sum(useful), 1)
+    for place, need in enumerate(wanted):
+        more = min(useful[place], useful[place] * to_share // total) // need.block_bytes
+        counts[place] += more
+        left -= more * need.block_bytes
     if not capped and left > 0:
         counts[0] += left // wanted[0].block_bytes
     return tuple(Pool(need.window, count, need.block_bytes) for need, count in zip(wanted, counts, strict=True))
+
+
+def _in_proportion(room: int, wanted: Sequence[Need], asked: Sequence[int]) -> list[int]:
+    """Blocks of each pool: the same share of what is `asked`, but no fewer than it needs, and no more than asked."""
+    counts, sharing = [need.least for need in wanted], list(range(len(wanted)))
+    while sharing:
+        total = max(sum(asked[place] * wanted[place].block_bytes for place in sharing), 1)
+        fixed = sum(need.least * need.block_bytes for place, need in enumerate(wanted) if place not in sharing)
+        shares = {place: asked[place] * max(room - fixed, 0) // total for place in sharing}
+        if all(shares[place] >= wanted[place].least for place in sharing):
+            for place in sharing:
+                counts[place] = max(min(asked[place], shares[place]), wanted[place].least)
+            break
+        sharing = [place for place in sharing if shares[place] >= wanted[place].least]
+    return counts
 
 
 def most_sequences(pools: Sequence[Pool], length: int, *, block_size: int, chunk: int, spare: int) -> int:
