@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from appliance.profile import several_hosts, site_backends, sizes, spellings, vllm_options
+from appliance.profile.nearest import nearest_choice
 from appliance.profile.schema import BY_KEY, SECTIONS, SETTINGS, Problem, Setting, Type
 from appliance.profile.shown import plain, shown
 
@@ -147,21 +148,14 @@ def _judge(setting: Setting, value: Any) -> Iterator[Problem]:
     if setting.allowed and value not in setting.allowed:
         allowed = {str(each): each for each in setting.allowed}
         choices = ", ".join(allowed)
-        nearest = _nearest_choice(str(value)[:64], list(allowed))
-        remedy = f"Did you mean `{nearest[0]}`? One of: {choices}." if nearest else f"Choose one of: {choices}."
-        patch = {setting.key: allowed[nearest[0]]} if nearest else None
+        nearest = nearest_choice(str(value)[:64], list(allowed))
+        remedy = f"Did you mean `{nearest}`? One of: {choices}." if nearest else f"Choose one of: {choices}."
+        patch = {setting.key: allowed[nearest]} if nearest else None
         yield _problem(setting, value, "Not one of the allowed values.", remedy, patch)
     elif isinstance(number, str):
         yield from _judge_text(setting, number)
     elif not isinstance(number, bool):
         yield from _judge_number(setting, number, value)
-
-
-def _nearest_choice(value: str, allowed: list[str]) -> list[str]:
-    """At most one. Where several begin with the value, none is nearer than another, nor is one that does not."""
-    if value and (begun := [choice for choice in allowed if choice.startswith(value)]):
-        return begun if len(begun) == 1 else []
-    return difflib.get_close_matches(value, allowed, n=1)
 
 
 def _problem(setting: Setting, value: Any, message: str, remedy: str, patch: dict[str, Any] | None = None) -> Problem:
@@ -227,10 +221,19 @@ def _judge_options(field: str, options: Mapping[Any, Any]) -> Iterator[Problem]:
             )
         elif isinstance(entry := known[name], vllm_options.Variable):
             if not vllm_options.variable_matches(entry, value):
-                remedy = f"{entry.help} Write text that matches {entry.pattern}, in quotes."
-                yield Problem(field=where, value=shown(value), message="Not a valid value.", remedy=remedy)
+                yield _not_a_value(where, entry, value)
         else:
             yield from _judge_flag(where, entry, value)
+
+
+def _not_a_value(where: str, variable: vllm_options.Variable, value: Any) -> Problem:
+    remedy = f"{variable.help} Write text that matches {variable.pattern}, in quotes."
+    nearest = nearest_choice(str(value)[:64], variable.choices)
+    if variable.choices:
+        meant = f"Did you mean `{nearest}`? " if nearest else ""
+        remedy = f"{variable.help} {meant}One of: {', '.join(variable.choices)}."
+    patch = {where: nearest} if nearest else None
+    return Problem(field=where, value=shown(value), message="Not a valid value.", remedy=remedy, patch=patch)
 
 
 def _not_listed(name: Any) -> str:
@@ -273,4 +276,7 @@ def _judge_flag(where: str, flag: vllm_options.Flag, value: Any) -> Iterator[Pro
             remedy="Write one line of printable text.",
         )
     elif message := vllm_options.flag_problem(flag, value):
-        yield Problem(field=where, value=shown(value), message=message, remedy=flag.help)
+        nearest = nearest_choice(value[:64], flag.choices) if isinstance(value, str) else None
+        remedy = f"{flag.help} Did you mean `{nearest}`?" if nearest else flag.help
+        patch = {where: nearest} if nearest else None
+        yield Problem(field=where, value=shown(value), message=message, remedy=remedy, patch=patch)

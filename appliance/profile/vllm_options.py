@@ -30,11 +30,17 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """An environment variable; `pattern` is what its value must match as a whole."""
+    """An environment variable; `pattern` is what its value must match as a whole: one of `choices`, where it has
+    any."""
 
     name: str
     pattern: str
     help: str
+    choices: tuple[str, ...] = ()
+
+
+def _one_of(name: str, choices: tuple[str, ...], help: str) -> Variable:
+    return Variable(name, "|".join(choices), help, choices)
 
 
 FLAGS: Final = (
@@ -95,7 +101,7 @@ FLAGS: Final = (
     Flag("skip-mm-profiling", "boolean", "Skip the multimodal memory profiling at start-up."),
     Flag("stream-interval", "integer", "Tokens per chunk of a stream."),
     Flag("structured-outputs-config", "json", "Constrained decoding, as JSON."),
-    Flag("tokenizer-mode", "text", "auto, slow or mistral."),
+    Flag("tokenizer-mode", "text", "auto, hf, mistral, or the tokenizer of one family."),
     Flag("tool-call-parser", "text", "The parser for the model's tool calls."),
 )  # fmt: skip
 
@@ -187,7 +193,7 @@ VARIABLES: Final = (
     Variable("NCCL_ALGO", _WORD, "Algorithms that NCCL may use."),
     Variable("NCCL_BUFFSIZE", _COUNT, "NCCL's buffer between two GPUs, in bytes."),
     Variable("NCCL_CUMEM_ENABLE", _SWITCH, "Allocate NCCL memory with cuMem."),
-    Variable("NCCL_DEBUG", r"VERSION|WARN|INFO|TRACE", "How much NCCL logs."),
+    _one_of("NCCL_DEBUG", ("VERSION", "WARN", "INFO", "TRACE"), "How much NCCL logs."),
     Variable("NCCL_DEBUG_SUBSYS", _WORD, "Which NCCL subsystems log."),
     Variable("NCCL_IB_DISABLE", _SWITCH, "Do not use InfiniBand."),
     Variable("NCCL_IB_HCA", _WORD, "Which InfiniBand adapters to use."),
@@ -195,7 +201,9 @@ VARIABLES: Final = (
     Variable("NCCL_MIN_NCHANNELS", _COUNT, "The fewest channels NCCL uses."),
     Variable("NCCL_NVLS_ENABLE", r"[012]", "Use NVLink SHARP."),
     Variable("NCCL_P2P_DISABLE", _SWITCH, "Do not copy from GPU to GPU directly."),
-    Variable("NCCL_P2P_LEVEL", r"LOC|NVL|PIX|PXB|PHB|SYS", "How far apart GPUs may be to copy directly."),
+    _one_of(
+        "NCCL_P2P_LEVEL", ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS"), "How far apart GPUs that copy directly may be."
+    ),
     Variable("NCCL_PROTO", _WORD, "Protocols that NCCL may use."),
     Variable("NCCL_SHM_DISABLE", _SWITCH, "Do not use shared memory between processes."),
     Variable("NCCL_SOCKET_IFNAME", _WORD, "Which network interfaces to use."),
@@ -203,13 +211,13 @@ VARIABLES: Final = (
     Variable("PYTORCH_CUDA_ALLOC_CONF", _WORD, "Options of torch's memory allocator."),
     Variable("VLLM_CPU_OMP_THREADS_BIND", _WORD, "CPU cores the workers are pinned to."),
     Variable("VLLM_CPU_NUM_OF_RESERVED_CPU", _COUNT, "CPU cores reserved for other processes."),
-    Variable("VLLM_DEEP_GEMM_WARMUP", r"skip|full|relax", "How much DeepGEMM warms up."),
+    _one_of("VLLM_DEEP_GEMM_WARMUP", ("skip", "full", "relax"), "How much DeepGEMM warms up."),
     Variable("VLLM_ENGINE_READY_TIMEOUT_S", _COUNT, "Start-up timeout of the engine, in seconds."),
     Variable("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", _COUNT, "Timeout of one worker step, in seconds."),
-    Variable("VLLM_LOGGING_LEVEL", r"DEBUG|INFO|WARNING|ERROR", "How much vLLM logs."),
+    _one_of("VLLM_LOGGING_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), "How much vLLM logs."),
     Variable("VLLM_USE_DEEP_GEMM", _SWITCH, "Use DeepGEMM for FP8."),
     Variable("VLLM_USE_FLASHINFER_SAMPLER", _SWITCH, "FlashInfer's sampler."),
-    Variable("VLLM_WORKER_MULTIPROC_METHOD", r"spawn|fork|forkserver", "How workers are started."),
+    _one_of("VLLM_WORKER_MULTIPROC_METHOD", ("spawn", "fork"), "How workers are started."),
     Variable("VLLM_WSL2_ENABLE_PIN_MEMORY", _SWITCH, "Use pinned host memory under WSL 2."),
 )
 

@@ -21,8 +21,6 @@ _REGISTRY = "model_executor/models/registry.py"
 _QUANTIZATION = "model_executor/layers/quantization"
 _ROPE = "model_executor/layers/rotary_embedding/__init__.py"
 _VARIABLE = re.compile(r"""^    ["']([A-Z][A-Z0-9_]{1,127})["']\s{0,8}:""", re.MULTILINE)
-
-
 # What a checkpoint calls a method, where vLLM calls it otherwise.
 SPELLINGS: Final = {
     "compressed_tensors": "compressed-tensors",
@@ -64,6 +62,23 @@ class VllmSource:
         """The names of its environment variables."""
         text = self._text("envs.py")
         return frozenset(_VARIABLE.findall(text[max(text.find("environment_variables"), 0) :]))
+
+    @cached_property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """The values of each environment variable that it takes one of a few of, where it minds their case. With any
+        other it does not start."""
+        found = {}
+        for node in ast.walk(self._parse("envs.py") or ast.Module([], [])):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="env_with_choices"),
+                    args=[ast.Constant(value=str(name)), _, ast.List(elts=elements)],
+                    keywords=[],
+                ) if name.startswith("VLLM_"):
+                    values = [each.value for each in elements if isinstance(each, ast.Constant)]
+                    if values and len(values) == len(elements):
+                        found[name] = tuple(map(str, values))
+        return found
 
     @cached_property
     def variables_not_compiled(self) -> frozenset[str]:

@@ -63,7 +63,10 @@ def vllm(prefix: Path, *, version: str = "0.32.0", **others: str) -> Path:
         "__init__.py": "",
         "platforms/cuda.py": "nvmlDeviceGetHandleByUUID",
         "envs.py": 'environment_variables = {\n    "VLLM_USE_DEEP_GEMM": 1,\n    "VLLM_LOGGING_LEVEL": 2,\n'
-        '    "VLLM_ATTENTION_BACKEND": 3,\n}\n',
+        '    "VLLM_ATTENTION_BACKEND": 3,\n    "VLLM_WORKER_MULTIPROC_METHOD": env_with_choices(\n'
+        '        "VLLM_WORKER_MULTIPROC_METHOD", "fork", ["spawn", "fork"]\n    ),\n'
+        '    "VLLM_KV_CACHE_LAYOUT": env_with_choices("VLLM_KV_CACHE_LAYOUT", None, ["NHD", "HND"]),\n'
+        '    "VLLM_ANY_CASE": env_with_choices("VLLM_ANY_CASE", None, ["a"], case_sensitive=False),\n}\n',
         "config/cache.py": 'CacheDType = Literal["auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"]\n',
         "model_executor/models/registry.py": '_TEXT_MODELS = {"LlamaForCausalLM": 1, "MambaForCausalLM": 2}\n'
         '_VLLM_MODELS = {**_TEXT_MODELS}\n_PREVIOUSLY_SUPPORTED_MODELS = {"OldForCausalLM": 1}\n',

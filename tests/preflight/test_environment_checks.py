@@ -122,6 +122,37 @@ def test_a_value_from_outside_that_cannot_be_is_reported(
     assert one(report).id == "variable-value"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "command"),
+    [
+        ("VLLM_WORKER_MULTIPROC_METHOD", "forkserver", "export VLLM_WORKER_MULTIPROC_METHOD=fork"),
+        ("VLLM_KV_CACHE_LAYOUT", "nhd", "export VLLM_KV_CACHE_LAYOUT=NHD"),  # which no profile may set
+        ("VLLM_KV_CACHE_LAYOUT", "blocks", "unset VLLM_KV_CACHE_LAYOUT"),
+    ],
+)
+def test_a_value_with_which_the_installed_vllm_would_not_start_is_refused(
+    home: Home, program: dict[str, str], around: Surroundings, name: str, value: str, command: str
+) -> None:
+    machine: dict[str, Any] = {"inventory": recorded(GPU), "surroundings": around, "environ": program | {name: value}}
+    finding = one(look(home, {"engine": "vllm"}, only="variables", **machine))
+    assert (finding.id, finding.severity, finding.field) == ("variable-value", Severity.ERROR, name)
+    assert finding.fix.command == command
+    assert look(home, only="variables", **machine).findings == []
+
+
+def test_a_profile_may_say_what_an_older_vllm_does_not_take(
+    home: Home, program: dict[str, str], around: Surroundings
+) -> None:
+    """And is told before that one starts."""
+    envs = next(Path(program["INGOT_VLLM"]).parents[1].rglob("vllm/envs.py"))
+    envs.write_text(envs.read_text().replace('["spawn", "fork"]', '["fork"]'))
+    changes: dict[str, Any] = {"engine": "vllm", "vllm.environment": {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}}
+    machine: dict[str, Any] = {"inventory": recorded(GPU), "surroundings": around, "environ": program}
+    finding = one(look(home, changes, only="variables", **machine))
+    field = "vllm.environment.VLLM_WORKER_MULTIPROC_METHOD"
+    assert (finding.severity, finding.field, finding.fix.patch) == (Severity.ERROR, field, {field: None})
+
+
 def test_a_variable_that_this_vllm_does_not_read_is_reported(
     home: Home, program: dict[str, str], around: Surroundings
 ) -> None:

@@ -151,10 +151,14 @@ def test_the_installed_vllm_is_read_as_it_is_written(tmp_path: Path) -> None:
     }  # fmt: skip
     assert source.version == "0.32.0"
     assert "VLLM_LOGGING_LEVEL" in source.variables
+    assert source.choices == {
+        "VLLM_WORKER_MULTIPROC_METHOD": ("spawn", "fork"), "VLLM_KV_CACHE_LAYOUT": ("NHD", "HND"),
+    }  # fmt: skip
     (source.folder / "config/cache.py").write_text("class (")
     assert vllm_source(find_program({"INGOT_VLLM": str(vllm(tmp_path / "other"))})).cache_dtypes
     nothing = vllm_source(find_program({"INGOT_VLLM": str(tmp_path / "wrapper.sh")}))
     assert (nothing.architectures, nothing.methods, nothing.variables) == (frozenset(), {}, frozenset())
+    assert nothing.choices == {}
 
 
 # --------------------------------------------------------------------------------------------------------------------

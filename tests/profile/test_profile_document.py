@@ -123,8 +123,10 @@ def test_sampling_defaults_are_named_as_the_engine_names_them() -> None:
         ("vllm.extra-args.seed", 1 << 70, "smaller"),
         ("vllm.extra-args", [1], "a mapping"),
         ("vllm.environment.LD_PRELOAD", "x.so", "Remove it"),
-        ("vllm.environment.NCCL_DEBUG", "LOUD", "matches"),
-        ("vllm.environment.NCCL_DEBUG", 1, "matches"),
+        ("vllm.environment.NCCL_DEBUG", "LOUD", "One of: VERSION, WARN"),
+        ("vllm.environment.VLLM_WORKER_MULTIPROC_METHOD", "forkserver", "Did you mean `fork`?"),
+        ("vllm.extra-args.runner", "pool", "Did you mean `pooling`?"),
+        ("vllm.environment.NCCL_DEBUG", 1, "One of"),
         ("vllm.environment.NCCL_IB_HCA", "$(reboot)", "matches"),
     ],
 )

@@ -25,6 +25,7 @@ from appliance.profile.vllm_options import FLAGS, GONE, INSTEAD, VARIABLES
 from appliance.vllm.backends import OPTIONS
 from appliance.vllm.installation import read_installation
 from appliance.vllm.settings import FLAGS as RENDERED
+from appliance.vllm.source import vllm_source
 from appliance.vllm_program import find_program
 from tests.running import fetch, wait_for
 from tests.vllm.bare import errors, preflight, start
@@ -126,8 +127,13 @@ def test_the_lists_of_options_are_those_of_this_vllm() -> None:
     told = [options for backends in OPTIONS.values() for options in backends.values()]
     assert {flag for options in told for flag in options.arguments} - flags == set()
     assert {name for options in told for name in options.environment} - variables == set()
-    ours = {variable.name for variable in VARIABLES if variable.name.startswith("VLLM_")}
-    assert ours - variables == set()
+    ours = {variable.name: variable for variable in VARIABLES if variable.name.startswith("VLLM_")}
+    assert ours.keys() - variables == set()
+    choices = vllm_source(found).choices
+    assert "VLLM_WORKER_MULTIPROC_METHOD" in choices
+    assert {name: set(ours[name].choices) for name in ours.keys() & choices} == {
+        name: set(choices[name]) for name in ours.keys() & choices
+    }
     assert {name for name in GONE if name in flags | variables} == set()
     assert {name for name in INSTEAD if name.islower()} - flags == set()
 

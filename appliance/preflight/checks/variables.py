@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from appliance.hardware.device import VISIBLE
 from appliance.preflight.subject import Subject
+from appliance.profile.nearest import nearest_choice
 from appliance.profile.vllm_options import VARIABLE_BY_NAME, variable_matches
 from appliance.protocol import Finding, Fix, Severity
 from appliance.vllm_program import PROGRAM
@@ -55,6 +56,7 @@ NCCL: Final = tuple(f"NCCL_{name}" for name in _NCCL.split())
 # How alike a name must be to a known one before it is called a slip; the beginning alone makes names rather alike.
 ALIKE: Final = 0.86
 ATTENTION: Final = "VLLM_ATTENTION_BACKEND"  # what every guide to older versions sets
+LOGGING: Final = "VLLM_LOGGING_LEVEL"  # of which vLLM does not mind the case
 # Kubernetes sets these in every container beside a service that is called vllm-something.
 _OF_KUBERNETES: Final = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)|_PORT$")
 _LOOKS_LIKE: Final = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")
@@ -151,12 +153,17 @@ def _unread(subject: Subject, listed: frozenset[str], slips: Mapping[str, str]) 
 
 
 def _values(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Of variables that come from outside the profile; what the profile says was judged when it was saved."""
-    for name, variable in VARIABLE_BY_NAME.items():
-        value = environ.get(name)
-        if value is None or name in subject.profile.vllm.environment or not name.startswith("VLLM_"):
-            continue
-        if not variable_matches(variable, value):
+    """What the profile says was judged when it was saved, but for the choices of the vLLM that is installed."""
+    source, given = subject.vllm_source, subject.profile.vllm.environment
+    choices = source.choices if source and subject.context.surroundings else {}
+    for name in sorted({*choices, *VARIABLE_BY_NAME} & environ.keys()):
+        value, variable = environ[name], VARIABLE_BY_NAME.get(name)
+        allowed = choices.get(name) or (variable.choices if variable else ())
+        if name in choices and value not in choices[name]:
+            yield _refused(name, value, allowed, in_profile=name in given)
+        elif variable and name not in given and name.startswith("VLLM_") and not variable_matches(variable, value):
+            if name in choices or (name == LOGGING and value.upper() in allowed):
+                continue
             yield Finding(
                 id="variable-value",
                 severity=Severity.WARNING,
@@ -167,6 +174,26 @@ def _values(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
                 fix=Fix(text="Unset it for `ingot serve`, or set it in the profile's vllm.environment.",
                         command=f"unset {shlex.quote(name)}"),
             )  # fmt: skip
+
+
+def _refused(name: str, value: str, allowed: Sequence[str], *, in_profile: bool) -> Finding:
+    """vLLM ends at once with such a value."""
+    nearest = nearest_choice(value[:80], allowed)
+    patch, command = None, None
+    if in_profile:
+        patch = {f"vllm.environment.{name}": nearest}
+    else:
+        command = f"export {name}={shlex.quote(nearest)}" if nearest else f"unset {shlex.quote(name)}"
+    use = f"Set it to {nearest}" if nearest else "Remove it" if in_profile else "Unset it"
+    return Finding(
+        id="variable-value",
+        severity=Severity.ERROR,
+        message=f"{value[:40]!r} is not a value that the installed vLLM takes for {name}: it would not start.",
+        field=f"vllm.environment.{name}" if in_profile else name,
+        value=value[:80],
+        evidence=(f"expected: {', '.join(allowed)}",),
+        fix=Fix(text=f"{use}{'' if in_profile else ' for `ingot serve`'}.", patch=patch, command=command),
+    )
 
 
 def _is_plain(value: str) -> bool:
