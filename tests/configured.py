@@ -13,7 +13,7 @@ from appliance.checkpoint.config import read_config
 from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.selection import chosen_fields
 from appliance.checkpoint.sharding import sharded
-from appliance.protocol import EngineConfig
+from appliance.core_protocol import EngineConfig
 from kernels.cast.setting import CAST, cast_summary
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.selection import chosen_fields
+from appliance.core_protocol import EngineConfig
 from appliance.hardware.gpu import Gpu
-from appliance.protocol import EngineConfig
 from kernels.cast.manifest import Manifest
 from kernels.cast.words import ForwardProof
 from kernels.catalogue import OPS

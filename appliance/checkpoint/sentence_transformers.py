@@ -16,7 +16,7 @@ from appliance.checkpoint.families.decoder import EMBEDDING, HEAD
 from appliance.checkpoint.json_file import read_object, read_text
 from appliance.checkpoint.model_config import ModelConfig
 from appliance.checkpoint.safetensors import read_index
-from appliance.protocol import Pooling
+from appliance.core_protocol import Pooling
 
 MODULES: Final = "modules.json"
 # Without them the embedding is the pooled state, whose direction is the same.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from appliance.core_protocol import Fatal
 from appliance.diagnosis import deaths_without_exception as deaths
 from appliance.diagnosis import hangs, telling
 from appliance.diagnosis.catalogue import causes_of
@@ -41,7 +42,12 @@ from appliance.diagnosis.raise_sites.lookup import NO_SITES, RaiseSites
 from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of, site_of
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
-from appliance.protocol import Diagnosis, EvidenceLine, Fatal, Outcome, ProcessEnd
+from appliance.protocol import (
+    Diagnosis,
+    EvidenceLine,
+    Outcome,
+    ProcessEnd,
+)
 
 LOOP = "crash-loop"  # the reason for the restarts is better, where there is one
 

@@ -10,12 +10,12 @@ import sys
 import traceback
 from pathlib import Path
 
+from appliance.core_protocol import Fatal, Hello
 from appliance.engine.allocator import growing_segments
 from appliance.engine.heap import keep_memory
 from appliance.engine.heartbeat import Activity, Counters, Heartbeat
 from appliance.engine.link import CoreLink
 from appliance.engine.ranks import run_follower
-from appliance.protocol import Fatal, Hello
 
 # A core shares its machine with the front door, a console and a browser. Threads that spin at OpenMP's barriers then
 # burn the very time slices that the thread they wait for needs: with two busy cores a step took 114 ms spinning and 7

@@ -10,6 +10,17 @@ from pathlib import Path
 
 import torch
 
+from appliance.core_protocol import (
+    Abort,
+    CorePhase,
+    EngineConfig,
+    FromCore,
+    Outputs,
+    Shutdown,
+    Submit,
+    ToCore,
+    TokenOutput,
+)
 from appliance.engine.allocator import contiguous_segments
 from appliance.engine.device_context import open_ahead
 from appliance.engine.engine import Engine
@@ -18,7 +29,6 @@ from appliance.engine.heartbeat import Activity, Counters
 from appliance.engine.link import CoreLink
 from appliance.engine.ranks import Followers, NoFollowers, RankProcesses, Turn, join, seeded
 from appliance.models.collectives import ALONE, Group
-from appliance.protocol import Abort, CorePhase, EngineConfig, FromCore, Outputs, Shutdown, Submit, ToCore, TokenOutput
 from kernels.seal import seal
 
 IDLE_WAIT_S = 1.0

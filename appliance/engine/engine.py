@@ -22,6 +22,16 @@ from appliance.checkpoint.grammar import GrammarError
 from appliance.checkpoint.memory.graph_shapes import GraphShape, graph_shapes, most_rows
 from appliance.checkpoint.safetensors import read_index
 from appliance.checkpoint.sharding import sharded, shards
+from appliance.core_protocol import (
+    CorePhase,
+    EngineConfig,
+    FinishReason,
+    Loaded,
+    PromptLogprobs,
+    Submit,
+    TokenLogprob,
+    TokenOutput,
+)
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache import Caches, torch_dtype
 from appliance.engine.cache_manager import CacheManager
@@ -39,19 +49,7 @@ from appliance.engine.weights import load_weights, unused_tensors
 from appliance.models.base import BuildContext
 from appliance.models.collectives import ALONE, Group
 from appliance.models.registry import build
-from appliance.protocol import (
-    CorePhase,
-    EngineConfig,
-    FinishReason,
-    Loaded,
-    Phase,
-    Progress,
-    PromptLogprobs,
-    StepKind,
-    Submit,
-    TokenLogprob,
-    TokenOutput,
-)
+from appliance.protocol import Phase, Progress, StepKind
 from kernels.binding import bind
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.checkpoint.grammar import GrammarCompiler, GrammarError, check
+from appliance.core_protocol import SamplingParams
 from appliance.engine.thinking import Thinking
-from appliance.protocol import SamplingParams
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

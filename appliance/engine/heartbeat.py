@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from appliance.core_protocol import CoreBeat, encode
 from appliance.engine.link import CoreLink
-from appliance.protocol import CoreBeat, Load, StepKind, encode
+from appliance.protocol import Load, StepKind
 
 INTERVAL_S = 1.0
 PARENT_CHECK_S = 0.25

@@ -1,4 +1,4 @@
-"""The core's end of its two sockets. The front door binds them; see `appliance.protocol` for the messages."""
+"""The core's end of its two sockets. The front door binds them; see `appliance.core_protocol` for the messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from pathlib import Path
 
 import zmq
 
-from appliance.protocol import FromCore, ToCore, decode_to_core, encode
+from appliance.core_protocol import (
+    FromCore,
+    ToCore,
+    decode_to_core,
+    encode,
+)
 
 LINGER_MS = 1000  # how long a dying core waits until its last messages are sent
 

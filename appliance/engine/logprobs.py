@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from appliance.core_protocol import TokenLogprob
 from appliance.engine.prompt_scores import PromptScores
 from appliance.engine.runner import StepResult
-from appliance.protocol import TokenLogprob
 
 # OpenAI's API uses this for tokens that are too unlikely; JSON has no infinity.
 LEAST_LOGPROB: Final = -9999.0

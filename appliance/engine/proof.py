@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from appliance.checkpoint.config import read_config
-from appliance.protocol import EngineConfig, SamplingParams, Submit
+from appliance.core_protocol import EngineConfig, SamplingParams, Submit
 from kernels.cast.prove import say
 from kernels.cast.watch import Watch
 from kernels.cast.words import ForwardProof

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from appliance.core_protocol import Fatal
 from appliance.diagnosis.stuck_processes import MAIN_THREAD, where_they_are
 from appliance.engine.rank_watch import Hang
 from appliance.engine_process.process_tree import descendants, state_of
 from appliance.engine_process.stacks import dump_stacks
 from appliance.launches.stacks import Frame, Process, Stacks, parse
-from appliance.protocol import Fatal
 
 # Families of places where a process works, however long that takes.
 WORKS: Final = ("jit-toolchain", "compile")

@@ -27,10 +27,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from appliance.core_protocol import (
+    EngineConfig,
+    Fatal,
+    Submit,
+    ToCore,
+)
 from appliance.engine.link import CoreLink
 from appliance.engine.rank_watch import RankWatch
 from appliance.models.rank_progress import RankProgress, SharedProgress
-from appliance.protocol import EngineConfig, Fatal, Submit, ToCore
 
 if TYPE_CHECKING:
     from appliance.models.collectives import Group

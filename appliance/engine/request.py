@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from appliance.engine.speculation.acceptance import Acceptance
-from appliance.protocol import (
+from appliance.core_protocol import (
     BIAS_LIMITS,
     MAX_BIASES,
     SAMPLING_LIMITS,
@@ -17,6 +16,7 @@ from appliance.protocol import (
     PromptLogprobs,
     SamplingParams,
 )
+from appliance.engine.speculation.acceptance import Acceptance
 
 if TYPE_CHECKING:
     from appliance.engine.grammar import Constraint, Mask

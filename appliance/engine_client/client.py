@@ -9,9 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from appliance.engine_client.channel import CoreGoneError
-from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
-from appliance.protocol import (
+from appliance.core_protocol import (
     Abort,
     AboutCore,
     FromCore,
@@ -23,6 +21,8 @@ from appliance.protocol import (
     TokenLogprob,
     TokenOutput,
 )
+from appliance.engine_client.channel import CoreGoneError
+from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
 
 MAX_IN_FLIGHT = 4096
 

@@ -10,6 +10,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from appliance.core_protocol import (
+    AboutCore,
+    CoreBeat,
+    CorePhase,
+    EngineConfig,
+    Fatal,
+    FinishReason,
+    Hello,
+    Loaded,
+    SamplingParams,
+    Shutdown,
+)
 from appliance.engine_client.channel import CoreGoneError
 from appliance.engine_client.client import CoreClient
 from appliance.engine_client.core import NativeCore
@@ -19,21 +31,7 @@ from appliance.engine_process.errors import EngineGoneError
 from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engine_process.probe import PROBE_LIMIT_S, ProbeError
 from appliance.home import Home
-from appliance.protocol import (
-    AboutCore,
-    CoreBeat,
-    CorePhase,
-    EngineConfig,
-    Fatal,
-    FinishReason,
-    Hello,
-    Loaded,
-    Phase,
-    Progress,
-    SamplingParams,
-    Shutdown,
-    State,
-)
+from appliance.protocol import Phase, Progress, State
 from appliance.selftest.answers import MODEL, Answer
 from appliance.selftest.launch_check import SelfTestError, Subject, check_launch, sample_weights
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from appliance.core_protocol import Fatal
 from appliance.engine_process.child import Child
 from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engine_process.stacks import dump_stacks, has_stacks
 from appliance.exit_status import exit_in_words
 from appliance.launches.folder import LaunchFolder
 from appliance.launches.process_ends import first_failure
-from appliance.protocol import Diagnosis, Fatal, State
+from appliance.protocol import Diagnosis, State
 
 if TYPE_CHECKING:
     from appliance.engine_process.offered_fix import Check

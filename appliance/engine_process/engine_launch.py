@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from appliance.checkpoint.errors import CheckpointError
+from appliance.core_protocol import Fatal
 from appliance.diagnosis.fatal_watch import FatalWatch
 from appliance.diagnosis.first_error import FirstError
 from appliance.engine_process.child import Child
@@ -33,7 +34,13 @@ from appliance.engine_process.process_ledger import ProcessLedger
 from appliance.engines import engine_named
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
-from appliance.protocol import Fatal, Load, Phase, ProcessEnd, Progress, State
+from appliance.protocol import (
+    Load,
+    Phase,
+    ProcessEnd,
+    Progress,
+    State,
+)
 from appliance.selftest.launch_check import SelfTestError
 
 if TYPE_CHECKING:

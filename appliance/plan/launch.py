@@ -12,12 +12,12 @@ from msgspec import structs
 from appliance.checkpoint.config import ModelConfig
 from appliance.checkpoint.memory import CACHE_DTYPES, MemoryPlan
 from appliance.checkpoint.safetensors import TensorIndex
+from appliance.core_protocol import EngineConfig
 from appliance.hardware.device import VISIBLE, Device
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.machine import Inventory
 from appliance.plan.effective import Effective
 from appliance.profile.schema import Profile
-from appliance.protocol import EngineConfig
 from kernels.catalogue import graphs_hold_prefills
 from kernels.selection import chosen_names, heaviest_names, names_by_place
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from appliance import engines
+from appliance.core_protocol import SAMPLING_LIMITS
 from appliance.profile import on_request, parser_names, speculative
 from appliance.profile.setting import REQUIRED, Setting, Type
-from appliance.protocol import SAMPLING_LIMITS
 from kernels.catalogue import backend_names
 from kernels.selection import AUTO
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from appliance.core_protocol import SamplingParams
 from appliance.home import write_atomically
-from appliance.protocol import SamplingParams
 from appliance.selftest.answers import ALTERNATIVES, TOLERANCE, Answer, KnownAnswers, difference, read_known
 
 FIRST_QUESTIONS = 2

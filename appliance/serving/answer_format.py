@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from appliance.protocol import FinishReason, TokenLogprob
+from appliance.core_protocol import FinishReason, TokenLogprob
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.sampling import SamplingFields
 from appliance.serving.served_model import ServedModel

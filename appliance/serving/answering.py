@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from litestar import Request
 
+from appliance.core_protocol import SamplingParams
 from appliance.engine_client.client import CoreClient
 from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
-from appliance.protocol import SamplingParams
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError, ClientGoneError, bad_request, engine_gone
 from appliance.serving.reading import Reading

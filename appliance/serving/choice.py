@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from appliance.core_protocol import (
+    FinishReason,
+    PromptLogprobs,
+    TokenLogprob,
+    TokenOutput,
+)
 from appliance.engine_client.client import Generation
-from appliance.protocol import FinishReason, PromptLogprobs, TokenLogprob, TokenOutput
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.parsers.base import CallDelta, Delta
 from appliance.serving.stop_strings import StopStrings

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request
 
+from appliance.core_protocol import FinishReason, SamplingParams
 from appliance.engine_client.client import CoreClient, Generation
 from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
-from appliance.protocol import FinishReason, SamplingParams
 from appliance.serving.answering import too_many, unless_gone
 from appliance.serving.choice import run_error
 from appliance.serving.errors import ApiError, bad_request, engine_gone

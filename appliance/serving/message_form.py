@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from appliance.protocol import FinishReason
+from appliance.core_protocol import FinishReason
 from appliance.serving.answer_format import finish_reason
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.parsers.base import CallDelta

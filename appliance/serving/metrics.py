@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 
-from appliance.protocol import FinishReason
+from appliance.core_protocol import FinishReason
 from appliance.serving.engine_figures import EngineFigures
 from appliance.serving.instruments import Histogram, PlainCounter
 from appliance.serving.stopwatch import ABORTED, ERROR, Stopwatch

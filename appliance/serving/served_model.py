@@ -19,8 +19,8 @@ from appliance.serving.structured import CheckedGrammars, Form, Thoughts
 if TYPE_CHECKING:
     from appliance.checkpoint.chat_format import ChatFormat
     from appliance.checkpoint.tokenizer import IncrementalDetokenizer, Tokenizer
+    from appliance.core_protocol import Pooling
     from appliance.plan.launch import NativePlan
-    from appliance.protocol import Pooling
 
 # Longer texts and prompts, and chats of more messages, are rendered, encoded and decoded in a thread, so that nobody
 # else waits for them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from appliance.protocol import TokenOutput
+from appliance.core_protocol import TokenOutput
 
 if TYPE_CHECKING:
     from appliance.serving.metrics import Metrics

@@ -11,12 +11,12 @@ import random
 import sys
 
 from appliance.checkpoint.memory import COPIES_PER_SEQUENCE
+from appliance.core_protocol import SamplingParams
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache_manager import CacheManager
 from appliance.engine.request import Request
 from appliance.engine.scheduler import Limits, Scheduler
 from appliance.engine.snapshots import Snapshots
-from appliance.protocol import SamplingParams
 from tests.bench.table import Figure, conclude
 
 GOAL = 0.9

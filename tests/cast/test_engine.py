@@ -10,9 +10,14 @@ from pathlib import Path
 
 import msgspec
 
+from appliance.core_protocol import (
+    Fatal,
+    FinishReason,
+    Loaded,
+    Outputs,
+)
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
-from appliance.protocol import Fatal, FinishReason, Loaded, Outputs
 from tests.cast.conftest import Workshop
 from tests.engine.test_core import CORE, FrontDoor, config, is_a, submit
 from tests.tiny import write_checkpoint

@@ -11,8 +11,8 @@ import httpx
 import pytest
 import uvicorn
 
+from appliance.core_protocol import SAMPLING_LIMITS
 from appliance.front_door_token import front_door_token
-from appliance.protocol import SAMPLING_LIMITS
 from console.access.sessions import COOKIE
 from console.playground.inputs import INPUTS
 from tests.console.conftest import BROWSER

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from appliance.core_protocol import Fatal
 from appliance.diagnosis.axes import WHATS, WHOSES, axes_of
 from appliance.diagnosis.causes import CATALOGUE
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.first_exception import first_exception
 from appliance.diagnosis.log_text import number_lines
 from appliance.diagnosis.own_bugs import EXPORT
-from appliance.protocol import Diagnosis, Fatal
+from appliance.protocol import Diagnosis
 
 
 def traceback(exception: str, *places: str) -> str:

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from appliance.core_protocol import Fatal
 from appliance.diagnosis.causes import CATALOGUE
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.first_exception import first_exception
 from appliance.diagnosis.log_text import number_lines
-from appliance.protocol import Fatal
 
 OOM = """\
 INFO loading weights

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from appliance.core_protocol import Fatal
 from appliance.diagnosis import isolated
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.isolated import Circumstances, budget_for, diagnose_isolated, last_errors
 from appliance.diagnosis.log_text import number_lines
-from appliance.protocol import Fatal
 from tests.diagnosis import made_up_logs as logs
 from tests.running import processor_s
 

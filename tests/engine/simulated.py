@@ -7,13 +7,13 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from appliance.core_protocol import SamplingParams
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache_manager import CacheManager
 from appliance.engine.request import Request
 from appliance.engine.scheduler import Limits, Scheduled, Scheduler
 from appliance.engine.snapshots import FRESH, Snapshots
 from appliance.engine.speculation.drafts import Drafts, accepted_run
-from appliance.protocol import SamplingParams
 
 EOS = frozenset({0})
 NOTHING = 0

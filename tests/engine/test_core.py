@@ -20,11 +20,7 @@ import pytest
 import torch
 import zmq
 
-from appliance.engine.core import CHECK_BOOKS, Core, run
-from appliance.engine.heartbeat import Activity, Counters
-from appliance.engine.scheduler import Scheduler
-from appliance.models.collectives import ALONE
-from appliance.protocol import (
+from appliance.core_protocol import (
     Abort,
     CoreBeat,
     CorePhase,
@@ -42,6 +38,10 @@ from appliance.protocol import (
     decode_from_core,
     encode,
 )
+from appliance.engine.core import CHECK_BOOKS, Core, run
+from appliance.engine.heartbeat import Activity, Counters
+from appliance.engine.scheduler import Scheduler
+from appliance.models.collectives import ALONE
 from tests.configured import engine_config
 from tests.tiny import write_checkpoint
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from appliance.core_protocol import SamplingParams, Submit, TokenOutput
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache_manager import CacheManager
 from appliance.engine.engine import Engine
@@ -19,7 +20,6 @@ from appliance.engine.speculation.acceptance import LEAST_GAIN, Acceptance
 from appliance.engine.speculation.drafts import Drafts, accepted_run
 from appliance.engine.speculation.ngram import NgramProposer
 from appliance.models.collectives import ALONE, Group
-from appliance.protocol import SamplingParams, Submit, TokenOutput
 from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine
 from tests.parity.ranks import ThreadGroup, together

@@ -13,10 +13,10 @@ import torch
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory.native import HISTORY_BYTES
 from appliance.checkpoint.memory.step import SAMPLING, StepShape, moments
+from appliance.core_protocol import SamplingParams, Submit
 from appliance.engine.histories import TokenHistories
 from appliance.engine.request import Request
 from appliance.engine.sampling import sampling_batch
-from appliance.protocol import SamplingParams, Submit
 from kernels.sampling import triton
 from kernels.sampling.batch import FORBIDDEN
 from tests.kernels.peak import Peak

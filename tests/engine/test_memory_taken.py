@@ -15,11 +15,18 @@ import pytest
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory import CACHE_DTYPES
+from appliance.core_protocol import (
+    EngineConfig,
+    Hello,
+    Loaded,
+    Outputs,
+    SamplingParams,
+    Submit,
+)
 from appliance.hardware import Host, Inventory
 from appliance.hardware.engine_machine import Machine
 from appliance.plan.effective import Effective, resolve
 from appliance.profile.document import load
-from appliance.protocol import EngineConfig, Hello, Loaded, Outputs, SamplingParams, Submit
 from appliance.selftest.answers import MODEL
 from kernels.selection import chosen_names
 from tests.engine.test_core import CORE, FrontDoor, is_a

@@ -14,11 +14,12 @@ import torch
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory.graph_shapes import GraphShape
+from appliance.core_protocol import CorePhase, SamplingParams, Submit
 from appliance.engine import runner
 from appliance.engine.engine import Engine
 from appliance.engine.graphs import GraphChoice, StepSize
 from appliance.models.collectives import ALONE, Group
-from appliance.protocol import CorePhase, Phase, SamplingParams, StepKind, Submit
+from appliance.protocol import Phase, StepKind
 from tests.configured import engine_config
 from tests.engine.computed_graphs import ComputedGraphs, compute_graphs
 from tests.engine.drafted import Guesser

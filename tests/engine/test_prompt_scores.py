@@ -7,7 +7,12 @@ import random
 import pytest
 import torch
 
-from appliance.protocol import PromptLogprobs, SamplingParams, Submit, TokenOutput
+from appliance.core_protocol import (
+    PromptLogprobs,
+    SamplingParams,
+    Submit,
+    TokenOutput,
+)
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 

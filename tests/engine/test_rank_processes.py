@@ -17,9 +17,7 @@ import msgspec
 import psutil
 import pytest
 
-from appliance.engine.rank_watch import LATE_S
-from appliance.engine.ranks import END_WITHIN_S, LOOK_EVERY_S, Follower, cause_of, end, hear, seeded
-from appliance.protocol import (
+from appliance.core_protocol import (
     Fatal,
     FromCore,
     Loaded,
@@ -28,6 +26,8 @@ from appliance.protocol import (
     Shutdown,
     Submit,
 )
+from appliance.engine.rank_watch import LATE_S
+from appliance.engine.ranks import END_WITHIN_S, LOOK_EVERY_S, Follower, cause_of, end, hear, seeded
 from tests.configured import engine_config
 from tests.engine.test_core import CORE, FrontDoor, is_a
 from tests.parity.conftest import generate, make_engine, prompts, tokens

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from appliance.core_protocol import SamplingParams, Submit, TokenOutput
 from appliance.engine.engine import Engine
-from appliance.protocol import SamplingParams, Submit, TokenOutput
 from tests.parity.conftest import make_engine
 from tests.tiny import write_checkpoint
 

@@ -10,10 +10,10 @@ from collections import Counter
 import pytest
 import torch
 
+from appliance.core_protocol import SamplingParams
 from appliance.engine.histories import TokenHistories
 from appliance.engine.request import Request
 from appliance.engine.sampling import sampling_batch
-from appliance.protocol import SamplingParams
 from kernels.sampling.batch import FORBIDDEN, REPETITION, TEMPERATURE, TOP_K, UNIFORM, SamplingBatch
 from kernels.sampling.random import uniform
 

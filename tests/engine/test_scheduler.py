@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.core_protocol import FinishReason, SamplingParams
 from appliance.engine import cache_manager
 from appliance.engine.block_pool import BlockPool, block_hash
 from appliance.engine.cache_manager import CacheManager
 from appliance.engine.request import Request
 from appliance.engine.scheduler import Limits, Scheduled, Scheduler
-from appliance.protocol import FinishReason, SamplingParams
 
 EOS = frozenset({0})
 

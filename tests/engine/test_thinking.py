@@ -10,9 +10,14 @@ from llguidance import LLMatcher
 
 from appliance.checkpoint.grammar import after_thought
 from appliance.checkpoint.tokenizer import Tokenizer
+from appliance.core_protocol import (
+    FinishReason,
+    SamplingParams,
+    Submit,
+    TokenOutput,
+)
 from appliance.engine.engine import Engine
 from appliance.engine.thinking import Thinking
-from appliance.protocol import FinishReason, SamplingParams, Submit, TokenOutput
 from appliance.serving.parsers.plain import PlainParser
 from appliance.serving.parsers.registry import REASONING
 from appliance.thinking_budget import ThinkingBudget, ThinkingSection

@@ -9,15 +9,11 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.engine_client.channel import CoreChannel, CoreGoneError
-from appliance.engine_client.client import CoreClient, merge
-from appliance.engine_process.errors import EngineGoneError
-from appliance.protocol import (
+from appliance.core_protocol import (
     AboutCore,
     CoreBeat,
     FromCore,
     Hello,
-    Load,
     Outputs,
     SamplingParams,
     Shutdown,
@@ -25,6 +21,10 @@ from appliance.protocol import (
     decode_to_core,
     encode,
 )
+from appliance.engine_client.channel import CoreChannel, CoreGoneError
+from appliance.engine_client.client import CoreClient, merge
+from appliance.engine_process.errors import EngineGoneError
+from appliance.protocol import Load
 
 
 class Wire:

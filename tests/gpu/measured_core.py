@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 import appliance.engine.__main__  # noqa: F401  its settings of torch, which are read when it is first used
+from appliance.core_protocol import EngineConfig, SamplingParams, Submit
 from appliance.engine.engine import Engine
-from appliance.protocol import EngineConfig, SamplingParams, Submit
 from kernels.seal import seal
 
 MIB = 1 << 20

@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 import torch
 
+from appliance.core_protocol import EngineConfig, PromptLogprobs
 from appliance.engine.core import prepare
 from appliance.engine.engine import Engine
 from appliance.engine.ranks import join
 from appliance.models.collectives import ALONE, Group
-from appliance.protocol import EngineConfig, PromptLogprobs, StepKind
+from appliance.protocol import StepKind
 from tests.configured import engine_config
 from tests.parity.conftest import generate, prompts
 

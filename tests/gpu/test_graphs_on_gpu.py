@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from appliance.checkpoint.config import read_config
+from appliance.core_protocol import SamplingParams, Submit, TokenOutput
 from appliance.engine.engine import Engine
-from appliance.protocol import SamplingParams, StepKind, Submit, TokenOutput
+from appliance.protocol import StepKind
 from tests.configured import engine_config
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import FP8, aligned, write_checkpoint

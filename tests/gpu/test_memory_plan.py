@@ -19,11 +19,11 @@ import torch
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory import CACHE_DTYPES, MemoryPlan
+from appliance.core_protocol import EngineConfig
 from appliance.hardware import Gpu, Host, Inventory
 from appliance.hardware.engine_machine import Machine
 from appliance.plan.effective import Effective, resolve
 from appliance.profile.document import load
-from appliance.protocol import EngineConfig
 from kernels.catalogue import graphs_hold_prefills
 from kernels.libraries import installed
 from kernels.selection import chosen_names

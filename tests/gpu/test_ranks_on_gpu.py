@@ -20,8 +20,14 @@ import psutil
 import pytest
 import torch
 
+from appliance.core_protocol import (
+    Fatal,
+    Loaded,
+    Outputs,
+    SamplingParams,
+    Submit,
+)
 from appliance.engine.allocator import GROWING, VARIABLES
-from appliance.protocol import Fatal, Loaded, Outputs, SamplingParams, Submit
 from tests.configured import engine_config
 from tests.engine.test_core import CORE, FrontDoor, is_a
 from tests.gpu.nccl_rank import NEW_TOKENS

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from appliance.core_protocol import SamplingParams, Submit, TokenOutput
 from appliance.engine.engine import Engine
 from appliance.models.collectives import ALONE, Group
-from appliance.protocol import SamplingParams, Submit, TokenOutput
 from tests.configured import engine_config
 
 # Models this small are computed faster by one thread than by several that wait for each other.

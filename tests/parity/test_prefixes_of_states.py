@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from appliance.core_protocol import FinishReason, SamplingParams, Submit
 from appliance.engine.engine import Engine
 from appliance.models.batch import StateCache
-from appliance.protocol import FinishReason, SamplingParams, Submit
 from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from appliance.core_protocol import FinishReason, SamplingParams, Submit
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.speculation.drafts import Drafts
-from appliance.protocol import FinishReason, SamplingParams, Submit
 from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine, prompts, tokens
 from tests.tiny import write_checkpoint

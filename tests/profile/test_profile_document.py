@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.core_protocol import SAMPLING_LIMITS, SamplingParams
 from appliance.home import Home
 from appliance.profile.active import ActiveProfile, read_active, write_active
 from appliance.profile.document import (
@@ -24,7 +25,6 @@ from appliance.profile.document import (
 )
 from appliance.profile.schema import BY_KEY, SETTINGS, ProfileError, Setting, Type
 from appliance.profile.sizes import format_size, parse_size
-from appliance.protocol import SAMPLING_LIMITS, SamplingParams
 
 GOOD: dict[str, Any] = {"name": "chat", "model": {"path": "Qwen3-8B"}}
 

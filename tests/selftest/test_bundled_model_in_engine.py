@@ -9,8 +9,8 @@ import pytest
 
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.checkpoint.tokenizer import Tokenizer
+from appliance.core_protocol import FinishReason, SamplingParams, Submit
 from appliance.engine.engine import Engine
-from appliance.protocol import FinishReason, SamplingParams, Submit
 from appliance.selftest.questions import Exchange, exchanges, load_corpus
 from appliance.selftest.score import MODEL, after
 from tests.configured import engine_config

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from appliance.checkpoint.digest import checkpoint_digest
+from appliance.core_protocol import SamplingParams
 from appliance.front_door_token import front_door_token
 from appliance.home import Home
 from appliance.home_lock import Owner, OwnerLock
-from appliance.protocol import SamplingParams
 from appliance.selftest import answers, launch_check
 from appliance.selftest.answers import TOLERANCE, Answer, KnownAnswers, difference
 from appliance.selftest.launch_check import SelfTestError, Subject, check_launch, fixed_prompt

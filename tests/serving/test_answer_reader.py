@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.protocol import TokenOutput
+from appliance.core_protocol import TokenOutput
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.fields import Ignored
 from appliance.serving.parsers.base import Delta

@@ -11,10 +11,17 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from appliance.core_protocol import (
+    FinishReason,
+    Outputs,
+    PromptLogprobs,
+    Submit,
+    TokenLogprob,
+    TokenOutput,
+)
 from appliance.engine_client.client import CoreClient
 from appliance.home import Home
 from appliance.plan.launch import NativePlan
-from appliance.protocol import FinishReason, Outputs, PromptLogprobs, Submit, TokenLogprob, TokenOutput
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.completions import MAX_SCORES, CompletionAnswer, CompletionFields
 from appliance.serving.served_model import INLINE_TOKENS, ServedModel

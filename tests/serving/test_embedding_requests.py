@@ -12,8 +12,13 @@ from unittest import mock
 
 import pytest
 
+from appliance.core_protocol import (
+    FinishReason,
+    Outputs,
+    Submit,
+    TokenOutput,
+)
 from appliance.engine_client.client import CoreClient
-from appliance.protocol import FinishReason, Outputs, Submit, TokenOutput
 from appliance.serving import embedding
 from appliance.serving.embedding import MAX_NUMBERS, Embedder
 from appliance.serving.errors import ApiError

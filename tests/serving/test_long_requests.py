@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from appliance.protocol import TokenLogprob
+from appliance.core_protocol import TokenLogprob
 from appliance.serving import answering, chat_request, fields, respond
 from appliance.serving.body import INLINE_BYTES, MAX_PARTS, has_too_many_parts, parse_body
 from appliance.serving.choice import Choice, Piece

@@ -13,10 +13,16 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from appliance.core_protocol import (
+    FinishReason,
+    Outputs,
+    SamplingParams,
+    TokenOutput,
+)
 from appliance.engine_client.client import CoreClient
 from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
-from appliance.protocol import FinishReason, Load, Outputs, SamplingParams, State, TokenOutput
+from appliance.protocol import Load, State
 from appliance.serving.access import NO_KEY, UNKNOWN_KEY, KeyNames
 from appliance.serving.instruments import Histogram
 from appliance.serving.metrics import Metrics

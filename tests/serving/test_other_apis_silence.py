@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-from appliance.protocol import FinishReason
+from appliance.core_protocol import FinishReason
 from appliance.serving.anthropic.answer import MessageAnswer
 from appliance.serving.choice import Piece
 from appliance.serving.ollama.answer import ChatAnswer

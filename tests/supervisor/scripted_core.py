@@ -23,7 +23,7 @@ from typing import Any
 
 import zmq
 
-from appliance.protocol import (
+from appliance.core_protocol import (
     Abort,
     CoreBeat,
     CorePhase,
@@ -31,19 +31,21 @@ from appliance.protocol import (
     Fatal,
     FinishReason,
     Hello,
-    Load,
     Loaded,
     Outputs,
-    Phase,
-    Progress,
     PromptLogprobs,
     Shutdown,
-    StepKind,
     Submit,
     TokenLogprob,
     TokenOutput,
     decode_to_core,
     encode,
+)
+from appliance.protocol import (
+    Load,
+    Phase,
+    Progress,
+    StepKind,
 )
 
 TEXT = b"the quick brown fox jumps over the lazy dog. "

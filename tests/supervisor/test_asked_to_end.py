@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from appliance.core_protocol import Loaded, SamplingParams
 from appliance.engine_client.launch import NativeLaunch
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
-from appliance.protocol import LaunchRecord, Loaded, Phase, SamplingParams, State
+from appliance.protocol import LaunchRecord, Phase, State
 from appliance.supervisor import supervisor as supervisor_module
 from tests.supervisor.scripted import make_supervisor
 from tests.supervisor.watched import record_of, wait_for

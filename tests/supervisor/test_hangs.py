@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from appliance.core_protocol import SamplingParams
 from appliance.diagnosis.diagnose_command import diagnose
 from appliance.engine_client import launch as native_launch
 from appliance.engine_client.client import Generation
@@ -16,7 +17,7 @@ from appliance.engine_process import deadlines, engine_launch, probe
 from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
 from appliance.launches.stacks import read_stacks
-from appliance.protocol import Phase, SamplingParams, State
+from appliance.protocol import Phase, State
 from tests.supervisor.scripted import is_alive, make_supervisor
 from tests.supervisor.watched import log_of, read_to_end, record_of, wait_for
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from appliance.core_protocol import SamplingParams
 from appliance.engine_client.client import CoreClient, Generation
 from appliance.engine_client.core import NativeCore
 from appliance.engine_process import process_ledger
@@ -22,7 +23,13 @@ from appliance.engine_process.conclude import End
 from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
 from appliance.launches.folder import LaunchFolder
-from appliance.protocol import LaunchRecord, LogLines, PhaseChange, SamplingParams, State, StateChange
+from appliance.protocol import (
+    LaunchRecord,
+    LogLines,
+    PhaseChange,
+    State,
+    StateChange,
+)
 from tests.supervisor.scripted import core_command, is_alive, make_profile, make_supervisor
 from tests.supervisor.watched import events_of, gone, log_of, read_to_end, record_of, wait_for
 from tests.tiny import write_checkpoint
@@ -432,7 +439,7 @@ async def test_new_weights_of_the_same_shapes_are_another_checkpoint(home: Home)
 
 async def test_the_core_gets_a_whole_configuration(home: Home, tmp_path: Path) -> None:
     """What the plan resolved reaches the core as it is."""
-    from appliance.protocol import EngineConfig, decode_to_core
+    from appliance.core_protocol import EngineConfig, decode_to_core
 
     note = tmp_path / "config"
     supervisor = make_supervisor(home, profile={"max-model-len": 128}, tell=True, write=str(note))

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from appliance.checkpoint.memory.graph_shapes import most_rows
+from appliance.core_protocol import EngineConfig
 from appliance.engine.request import Request
 from appliance.engine.speculation.acceptance import Acceptance
 from appliance.engine.speculation.mtp import HeadProposer
 from appliance.engine.speculation.ngram import NgramProposer
 from appliance.engine.speculation.proposer import Proposer
-from appliance.protocol import EngineConfig
 
 # Of all requests together.
 WINDOW: Final = 2048

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
-from appliance.protocol import FinishReason
+from appliance.core_protocol import FinishReason
 from appliance.serving.answering import Answering
 from appliance.serving.anthropic.blocks import BlockEvents, event, whole_blocks
 from appliance.serving.anthropic.errors import error_event

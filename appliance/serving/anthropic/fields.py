@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from appliance.protocol import SAMPLING_LIMITS
+from appliance.core_protocol import SAMPLING_LIMITS
 from appliance.serving.fields import Accepted, Vocabulary
 from appliance.serving.messages import Messages
 from appliance.serving.sampling import SEED, Positive, Stops

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from appliance.protocol import SAMPLING_LIMITS
+from appliance.core_protocol import SAMPLING_LIMITS
 from appliance.serving.fields import Accepted, Vocabulary
 from appliance.serving.sampling import SEED
 

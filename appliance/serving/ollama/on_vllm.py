@@ -13,8 +13,8 @@ from litestar import Request, Response
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.json_file import read_object
+from appliance.core_protocol import FinishReason
 from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
-from appliance.protocol import FinishReason
 from appliance.serving.answering import unless_gone
 from appliance.serving.chat_request import ChatFields
 from appliance.serving.choice import Piece

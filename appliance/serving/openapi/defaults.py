@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from appliance.protocol import SamplingParams
+from appliance.core_protocol import SamplingParams
 from appliance.serving.anthropic.fields import MessagesFields
 from appliance.serving.chat_request import ChatFields
 from appliance.serving.completions import DEFAULT_MAX_TOKENS, CompletionFields

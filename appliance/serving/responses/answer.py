@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from appliance.protocol import FinishReason
+from appliance.core_protocol import FinishReason
 from appliance.serving.answer_format import TokenTexts, usage
 from appliance.serving.answering import Answering
 from appliance.serving.choice import Choice, Piece

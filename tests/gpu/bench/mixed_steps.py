@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
+from appliance.core_protocol import SamplingParams, Submit
 from appliance.engine.engine import Engine
-from appliance.protocol import SamplingParams, Submit
 from tests.bench.shapes import SHAPES, write
 from tests.parity.conftest import make_engine
 from tests.running import temporary_home
