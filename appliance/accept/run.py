@@ -19,6 +19,7 @@ from appliance.accept.progress import Progress
 from appliance.accept.report import Book, OracleUsed, Report, summary_of, verdict_of
 from appliance.accept.site import Site
 from appliance.accept.soak import Memory, SoakSection
+from appliance.redaction import without_secrets
 
 INTERRUPTED: Final = "it was interrupted"
 
@@ -143,7 +144,7 @@ class Acceptance:
             verdict=verdict,
             summary=summary_of(checks),
             interrupted=self._interrupted,
-            url=self._site.url,
+            url=without_secrets(self._site.url),
             model=self._site.model,
             started=started,
             seconds=seconds,

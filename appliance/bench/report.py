@@ -10,6 +10,7 @@ from appliance.bench.distribution import Distribution
 from appliance.bench.load import Load
 from appliance.bench.measurement import Measurement
 from appliance.bench.server import OPTIONAL, Form
+from appliance.redaction import without_secrets
 
 BARS: Final = 48
 LATE_S: Final = 0.05
@@ -103,7 +104,7 @@ def make_report(
         return count / seconds if seconds else 0.0
 
     return Report(
-        url=url,
+        url=without_secrets(url),
         model=form.model,
         api=form.api,
         started=started,

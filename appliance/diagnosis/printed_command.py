@@ -10,6 +10,7 @@ from typing import Any
 
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.shell_words import is_operand
+from appliance.redaction import holds_secret
 from appliance.secret_names import gives_secret, is_secret_key
 
 SIGN = b"non-default args: {"
@@ -47,7 +48,7 @@ def _can_be_told(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_can_be_told, value))
     if isinstance(value, str):
-        return not gives_secret(value) and (value == "" or value.isprintable())
+        return not gives_secret(value) and not holds_secret(value) and (value == "" or value.isprintable())
     return value is None or isinstance(value, (bool, int, float))
 
 

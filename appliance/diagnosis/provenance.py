@@ -24,6 +24,7 @@ from appliance.diagnosis.restoring import restoring_command
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.stripping import without_dumps
 from appliance.protocol import Fix
+from appliance.redaction import holds_secret
 from appliance.secret_names import is_secret_name
 
 MAX_TEXT = 2000
@@ -169,7 +170,7 @@ class LaunchSettings:
 
     def _origins(self) -> Iterator[Origin]:
         settings = _of_profile(self._profile) if self._profile is not None else _printed(self._log)
-        return (origin for origin in settings if not is_secret_name(origin.name))
+        return (origin for origin in settings if not is_secret_name(origin.name) and not holds_secret(origin.value))
 
     def model_value_of(self, message: str) -> ModelValue | None:
         """What a message speaks of that stands in the model's files."""

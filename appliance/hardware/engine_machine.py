@@ -14,6 +14,7 @@ from appliance import __version__
 from appliance.hardware.machine import Inventory, inventory
 from appliance.hardware.own_engine import without_own_engine
 from appliance.home import Home
+from appliance.redaction import without_secrets
 from appliance.secret_names import is_secret_name, without_userinfo
 from kernels.cast.setting import cast_summary
 from kernels.context import CastSummary
@@ -67,9 +68,10 @@ def this_machine(environ: Mapping[str, str] = os.environ, home: Home | None = No
 
 
 def telling(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that say how models are run, without those that may hold a secret, nor passwords in addresses."""
+    """The variables that say how models are run, without those that may hold a secret, and what is one by its
+    form."""
     return {
-        name: without_userinfo(value)
+        name: without_secrets(without_userinfo(value))
         for name, value in sorted(environ.items())
         if (name in _NAMES or name.startswith(_PREFIXES)) and not is_secret_name(name)
     }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from appliance.home import Home
+from appliance.redaction import variable_without_secrets, without_secrets
 from appliance.vllm.backends import BackendOptions, options_of
 from appliance.vllm.memory import cpu_cache_gib
 from appliance.vllm.no_jit import watch
@@ -116,10 +117,14 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         return self.defaults | kept | self.environment
 
     def shown(self, inherited: Mapping[str, str]) -> str:
-        """As a person would type it into a shell, with the values that a launch from this environment has."""
+        """As a person would type it into a shell, with the values that a launch from this environment has, but for
+        secrets: it is printed and logged."""
         whole = self.whole_environment(inherited)
-        settings = [f"{name}={shlex.quote(whole[name])}" for name in sorted(self.defaults | self.environment)]
-        return " ".join([*settings, shlex.join(self.arguments)])
+        settings = [
+            f"{name}={shlex.quote(variable_without_secrets(name, whole[name]))}"
+            for name in sorted(self.defaults | self.environment)
+        ]
+        return without_secrets(" ".join([*settings, shlex.join(self.arguments)]))
 
 
 def set_by_ingot(name: str) -> bool:

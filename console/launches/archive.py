@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from console.launches.redaction import Redactor
+from appliance.redaction import Redactor
 
 CHUNK = 64 * 1024
 README = "README.txt"

@@ -23,11 +23,11 @@ from appliance.home import Home
 from appliance.launches.folder import DIAGNOSIS, EVENTS, LOG, PROFILE, RECORD, STACKS, LaunchFolder
 from appliance.profile import document as documents
 from appliance.profile.schema import ProfileError
+from appliance.redaction import Redactor, secrets_of_environment
 from console.hardware.machines import Machines
 from console.launches.archive import Part, stream
 from console.launches.follow_up import FOLLOW_UP
 from console.launches.log_excerpt import excerpt, is_whole
-from console.launches.redaction import Redactor, secrets_of_environment
 from console.logs import ansi
 from console.profiles.inspection import Inspector
 

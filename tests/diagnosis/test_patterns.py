@@ -16,8 +16,8 @@ from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.fatal_watch import FatalWatch
 from appliance.diagnosis.log_text import number_lines
 from appliance.launches.stacks import parse as parse_stacks
+from appliance.redaction import Redactor
 from appliance.vllm.log_phases import PhaseReader
-from console.launches.redaction import Redactor
 from console.logs import ansi
 from console.logs.classify import Classifier, prefix_length
 from tests.diagnosis.open_patterns import open_repetitions, patterns_of, phrases

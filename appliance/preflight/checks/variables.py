@@ -13,6 +13,7 @@ from appliance.preflight.subject import Subject
 from appliance.profile.nearest import nearest_choice
 from appliance.profile.vllm_options import VARIABLE_BY_NAME, variable_matches
 from appliance.protocol import Finding, Fix, Severity
+from appliance.redaction import variable_without_secrets
 from appliance.vllm_program import PROGRAM
 from kernels.cast.setting import CAST, JIT
 
@@ -76,18 +77,20 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield from _unread(subject, listed, slips)
     for name, right in slips.items():
         in_profile = name in subject.profile.engine_options.environment
+        value = environ[name][:80]
+        told = variable_without_secrets(right, variable_without_secrets(name, value))
         yield Finding(
             id="variable-misspelt",
             severity=Severity.WARNING,
             message=f"{name} is set but unused. Did you mean {right}?",
             field=f"vllm.environment.{name}" if in_profile else name,
-            value=environ[name][:80],
+            value=told,
             fix=Fix(text=f"Use {right}, or remove it from the profile.", patch={f"vllm.environment.{name}": None})
             if in_profile
             else Fix(
                 text=f"Set {right} instead for `ingot serve`, or unset it.",
-                command=f"unset {shlex.quote(name)}; export {right}={shlex.quote(environ[name][:80])}"
-                if _is_plain(environ[name])
+                command=f"unset {shlex.quote(name)}; export {right}={shlex.quote(value)}"
+                if _is_plain(environ[name]) and told == value
                 else f"unset {shlex.quote(name)}",
             ),
         )
@@ -144,7 +147,7 @@ def _unread(subject: Subject, listed: frozenset[str], slips: Mapping[str, str]) 
             severity=Severity.WARNING if name == ATTENTION else Severity.INFO,
             message=f"{name} is set, but vLLM {subject.vllm_source and subject.vllm_source.version} does not use it.",
             field=name,
-            value=subject.context.environ[name][:80],
+            value=variable_without_secrets(name, subject.context.environ[name])[:80],
             fix=Fix(
                 text=f"Unset it for `ingot serve`, unless a plugin uses it.{instead}",
                 command=f"unset {shlex.quote(name)}",
@@ -158,6 +161,7 @@ def _values(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
     choices = source.choices if source and subject.context.surroundings else {}
     for name in sorted({*choices, *VARIABLE_BY_NAME} & environ.keys()):
         value, variable = environ[name], VARIABLE_BY_NAME.get(name)
+        told = variable_without_secrets(name, value)
         allowed = choices.get(name) or (variable.choices if variable else ())
         if name in choices and value not in choices[name]:
             yield _refused(name, value, allowed, in_profile=name in given)
@@ -167,9 +171,9 @@ def _values(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(
                 id="variable-value",
                 severity=Severity.WARNING,
-                message=f"{value[:40]!r} is not a valid value of {name}. {variable.help}",
+                message=f"{told[:40]!r} is not a valid value of {name}. {variable.help}",
                 field=name,
-                value=value[:80],
+                value=told[:80],
                 evidence=(f"expected: {variable.pattern}",),
                 fix=Fix(text="Unset it for `ingot serve`, or set it in the profile's vllm.environment.",
                         command=f"unset {shlex.quote(name)}"),
@@ -178,7 +182,7 @@ def _values(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _refused(name: str, value: str, allowed: Sequence[str], *, in_profile: bool) -> Finding:
     """vLLM ends at once with such a value."""
-    nearest = nearest_choice(value[:80], allowed)
+    nearest, told = nearest_choice(value[:80], allowed), variable_without_secrets(name, value)
     patch, command = None, None
     if in_profile:
         patch = {f"vllm.environment.{name}": nearest}
@@ -188,9 +192,9 @@ def _refused(name: str, value: str, allowed: Sequence[str], *, in_profile: bool)
     return Finding(
         id="variable-value",
         severity=Severity.ERROR,
-        message=f"{value[:40]!r} is not a value that the installed vLLM takes for {name}: it would not start.",
+        message=f"{told[:40]!r} is not a value that the installed vLLM takes for {name}: it would not start.",
         field=f"vllm.environment.{name}" if in_profile else name,
-        value=value[:80],
+        value=told[:80],
         evidence=(f"expected: {', '.join(allowed)}",),
         fix=Fix(text=f"{use}{'' if in_profile else ' for `ingot serve`'}.", patch=patch, command=command),
     )

@@ -13,6 +13,7 @@ from appliance.checkpoint.digest import checkpoint_digest
 from appliance.checkpoint.errors import CheckpointError
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.machine import Inventory
+from appliance.redaction import variable_without_secrets
 from appliance.vllm.command_line import MULTIPROCESSING, NOT_INHERITED, chosen_backends, flags, set_by_ingot
 from appliance.vllm.installation import read_installation
 from appliance.vllm.source import VllmSource
@@ -174,7 +175,7 @@ def _settings(plan: VllmPlan, source: VllmSource, environ: Mapping[str, str]) ->
     variables |= plan.profile.vllm.environment
     harmless = source.variables_not_compiled
     found |= {
-        name: value
+        name: variable_without_secrets(name, str(value))
         for name, value in variables.items()
         if name not in harmless and not name.startswith(HARMLESS_VARIABLES)
     }

@@ -1,5 +1,5 @@
-"""Removes secrets from text that leaves the machine. The kinds of secrets are a table of rows; each row names the
-placeholder that replaces it."""
+"""Removes secrets from what leaves the machine: logs, commands that are printed, environments. The kinds of secrets are
+a table of rows; each row names the placeholder that replaces it."""
 
 from __future__ import annotations
 
@@ -207,6 +207,24 @@ def _pieces(text: str) -> Iterator[str]:
 def secrets_of_environment(environ: Mapping[str, str] = os.environ) -> list[str]:
     """The values of environment variables with names of secrets."""
     return [value for name, value in environ.items() if is_secret_name(name) and not _harmless(name, value)]
+
+
+def without_secrets(text: str) -> str:
+    """A text that stands by itself, such as a command line."""
+    return Redactor().text(text)
+
+
+def holds_secret(text: str) -> bool:
+    redactor = Redactor()
+    redactor.text(text)
+    return redactor.counts.total() > 0
+
+
+def variable_without_secrets(name: str, value: str) -> str:
+    """The value of an environment variable: none of it is left where its name is a secret's."""
+    if is_secret_name(name) and value and not _harmless(name, value):
+        return "<removed: environment variable>"
+    return without_secrets(value)
 
 
 def _harmless(name: str, value: str) -> bool:

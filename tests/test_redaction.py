@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.launches.redaction import ROWS, Redactor, secrets_of_environment
+from appliance.diagnosis.log_text import number_lines
+from appliance.diagnosis.printed_command import changed_command
+from appliance.diagnosis.searchable import Searchable
+from appliance.hardware.engine_machine import telling
+from appliance.redaction import (
+    ROWS,
+    Redactor,
+    holds_secret,
+    secrets_of_environment,
+    variable_without_secrets,
+    without_secrets,
+)
+from appliance.vllm.command_line import Command
 
 S = "S3CR3Tvalue"
 
@@ -216,3 +228,56 @@ def test_any_text_is_gone_through(text):
     once = Redactor().text(text)
     again = Redactor()
     assert again.text(once) == once
+
+
+# ----------------------------------------------------------------------------- commands and environments made elsewhere
+
+WORDS = st.text("abcdefghijklmnopqrstuvwxyz0123456789/._", min_size=1, max_size=12).filter(
+    lambda word: not holds_secret(word)
+)
+
+
+def keys(prefix: str, count: int, letters: str = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefgh0123456789"):
+    return st.text(letters, min_size=count, max_size=count + 8).map(lambda rest: f"{prefix}A1{rest}")
+
+
+KEYS = st.one_of(
+    keys("sk-", 20), keys("sk-proj-", 20), keys("hf_", 20), keys("ghp_", 30), keys("github_pat_", 30),
+    keys("glpat-", 20), keys("xoxb-", 20), keys("nvapi-", 30), keys("AIza", 32), keys("ingot-", 42),
+    st.text("ABCDEFGHJKLMNPQRSTUVWXYZ", min_size=16, max_size=16).map(lambda rest: f"AKIA{rest}"),
+    st.tuples(keys("eyJ", 20), keys("x", 10), keys("y", 20)).map(".".join),
+)  # fmt: skip
+
+
+@given(KEYS, WORDS, WORDS)
+@settings(max_examples=300, deadline=None)
+def test_a_key_goes_by_its_form_whatever_it_is_called(key, before, name):
+    """From a command that is shown, an environment, and a command that a diagnosis offers; the rest stays."""
+    command = Command(
+        arguments=("vllm", "serve", before, f"--served-model-name={key}", "--seed", "3"),
+        environment={"NCCL_IB_HCA": key, "NCCL_DEBUG": "INFO"},
+    )
+    shown = command.shown({})
+    assert key not in shown
+    assert "NCCL_DEBUG=INFO" in shown
+    assert shown.endswith("--seed 3")
+    assert key not in str(telling({"NCCL_IB_HCA": key, "VLLM_CACHE_ROOT": f"/x/{key}"}))
+    assert key not in variable_without_secrets("NCCL_IB_HCA", key)
+    arguments = {"model": "tiny", "port": 8000, "hf_overrides": {"x": [key]}}
+    log = Searchable(number_lines(f"(APIServer pid=1) INFO non-default args: {arguments}"))
+    assert changed_command(log, "port", "8001") is None
+    assert without_secrets(f"{name} {key} {name}").startswith(f"{name} ")
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=12, max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_a_variable_goes_by_its_name_whatever_it_holds(value):
+    told = variable_without_secrets("SOME_API_KEY", value)
+    assert told == value or value not in told
+    assert telling({"VLLM_API_KEY": value, "HF_TOKEN": value}) == {}
+
+
+def test_what_holds_no_secret_is_shown_as_it_is():
+    command = Command(arguments=("vllm", "serve", "/models/qwen", "--max-logprobs=20"), environment={"LANG": "C.UTF-8"})
+    assert command.shown({}) == "LANG=C.UTF-8 vllm serve /models/qwen --max-logprobs=20"
+    assert not holds_secret("max_num_batched_tokens=2048 tokenizer=/models/qwen")
