@@ -13,7 +13,8 @@ import msgspec
 from litestar import Request
 from litestar.exceptions import InternalServerException
 
-from appliance.serving.errors import ClientGoneError, bad_request
+from appliance.serving.errors import ApiError, ClientGoneError, bad_request
+from appliance.serving.number_range import first_too_large
 
 R = TypeVar("R")
 
@@ -57,10 +58,21 @@ def parse_body(raw: bytes) -> Any:
         raise bad_request(
             f"The body is not UTF-8: invalid byte at position {error.start:,}.", code="invalid_body"
         ) from None
+    except msgspec.ValidationError as error:  # of what has no type, only for numbers that are too large
+        raise _too_large(raw, str(error)) from None
     except msgspec.DecodeError as error:
         raise bad_request(f"The body is not valid JSON: {error}.", code="invalid_body") from None
     except RecursionError:
         raise bad_request("The body is nested too deeply.", code="invalid_body") from None
+
+
+def _too_large(raw: bytes, told: str) -> ApiError:
+    """For a number that cannot be read, in what may not be JSON behind it."""
+    if (found := first_too_large(raw)) is None:
+        what = told.partition(" - at ")[0].lower()
+        return bad_request(f"The body is not valid JSON, or repeats a field: {what}.", code="invalid_body")
+    param, number = found
+    return bad_request(f"{param or 'The body'}: {number.reason}.", param or None)
 
 
 def without_mark(raw: bytes) -> bytes:

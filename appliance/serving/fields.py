@@ -208,16 +208,22 @@ def _nested(type: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
 def _types(type: type[msgspec.Struct]) -> dict[str, tuple[msgspec.inspect.Type, ...]]:
     """By field."""
     fields = msgspec.inspect.type_info(type).fields  # type: ignore[attr-defined]
-    return {field.encode_name: getattr(field.type, "types", (field.type,)) for field in fields}
+    return {field.encode_name: _alternatives(field.type) for field in fields}
+
+
+def _alternatives(type: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
+    """What it is a union of, without what only the document says."""
+    types = getattr(type, "types", (type,))
+    return tuple(each.type if isinstance(each, msgspec.inspect.Metadata) else each for each in types)
 
 
 def _with_integers(given: dict[str, Any], type: type[msgspec.Struct]) -> dict[str, Any]:
-    """What JSON writes as 1.0 is an integer where one is wanted, also in the objects that have a type: some languages
-    have no other numbers."""
+    """What JSON writes as 1.0 is an integer where one is wanted, also in lists and in the objects that have a type:
+    some languages have no other numbers."""
     whole: dict[str, Any] = {
-        name: int(value)
+        name: _whole(value, _types(type).get(name, ()))
         for name, value in given.items()
-        if isinstance(value, float) and value.is_integer() and _wants_integer(type, name)
+        if isinstance(value, float | list)
     }
     for name, inner_type in _nested(type).items():
         if isinstance(inner := given.get(name), dict):
@@ -225,9 +231,15 @@ def _with_integers(given: dict[str, Any], type: type[msgspec.Struct]) -> dict[st
     return {**given, **whole} if whole else given
 
 
-def _wants_integer(type: type[msgspec.Struct], name: str) -> bool:
-    kinds = {each.__class__ for each in _types(type).get(name, ())}
-    return msgspec.inspect.IntType in kinds and msgspec.inspect.FloatType not in kinds
+def _whole(value: Any, types: Sequence[msgspec.inspect.Type]) -> Any:
+    if isinstance(value, float):
+        kinds = {each.__class__ for each in types}
+        wanted = msgspec.inspect.IntType in kinds and msgspec.inspect.FloatType not in kinds
+        return int(value) if wanted and value.is_integer() else value
+    inner = next((_alternatives(each.item_type) for each in types if isinstance(each, msgspec.inspect.ListType)), ())
+    if inner and not {float, list}.isdisjoint(map(type, value)):
+        return [_whole(each, inner) if isinstance(each, float | list) else each for each in value]
+    return value
 
 
 def decode_part(value: Any, type: type[T], param: str, ignored: Ignored) -> T:

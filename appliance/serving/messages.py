@@ -82,6 +82,8 @@ class _Conversation:
 
     def check(self, message: dict[str, Any], param: str) -> dict[str, Any]:
         role = message.get("role")
+        if role is None:
+            raise missing(f"{param}.role")
         if not isinstance(role, str) or role not in self._roles:
             known = " or ".join((", ".join(list(self._roles)[:-1]), list(self._roles)[-1]))
             why = f" ({OLD_CALLS})" if role == "function" else ""
@@ -154,6 +156,8 @@ class _Conversation:
             message = f'{param}.type: {shown(kind)} is not supported; use "function".'
             raise bad_request(message, f"{param}.type", "unsupported_content")
         place = f"{param}.function"
+        if function is None:
+            raise missing(place)
         if not isinstance(function, dict):
             raise bad_request(f"{place}: {shown(function)} is not valid; use an object with name and arguments.", place)
         name, arguments = function.get("name"), function.get("arguments")
@@ -215,11 +219,15 @@ def _text(content: Any, param: str, kinds: Mapping[str, str] = TEXTS) -> str:
         if not isinstance(part, dict):
             raise bad_request(f"{place}: {shown(part)} is not valid; use an object with type and text.", place)
         kind = part.get("type")
+        if kind is None:
+            raise missing(f"{place}.type")
         if not isinstance(kind, str) or kind not in kinds:
             message = f'{place}.type: {shown(kind)} is not supported; use "text", as the engine takes text only.'
             raise bad_request(message, f"{place}.type", "unsupported_content")
         field = kinds[kind]
         text = part.get(field)
+        if text is None:
+            raise missing(f"{place}.{field}")
         if not isinstance(text, str):
             raise bad_request(f"{place}.{field}: {shown(text)} is not valid; use a string.", f"{place}.{field}")
         texts.append(text)

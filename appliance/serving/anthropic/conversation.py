@@ -98,6 +98,8 @@ class Conversation:
     def add(self, given: dict[str, Any], param: str) -> None:
         """Raises ApiError naming the part of the message, whose path is `param`."""
         message = decode_part(given, Message, param, self._ignored)
+        if message.role is None:
+            raise missing(f"{param}.role")
         if message.role not in ROLES:
             known = f"{', '.join(ROLES[:-1])} or {ROLES[-1]}"
             raise bad_request(f"{param}.role: {shown(message.role)} is not supported; use {known}.", f"{param}.role")
