@@ -26,7 +26,15 @@ def error_response(request: Request[Any, Any, Any], error: Exception) -> Respons
 def error_body(error: ApiError, scope: Scope) -> bytes:
     if asks_anthropic(scope):
         return msgspec.json.encode(anthropic.error_content(error, request_id(scope)))
-    return msgspec.json.encode({"error": error.message} if asks_ollama(scope) else error.content)
+    return msgspec.json.encode({"error": _named(error)} if asks_ollama(scope) else error.content)
+
+
+def _named(error: ApiError) -> str:
+    """The message, with the field in front where it does not begin with it: Ollama's shape has no other place."""
+    param = error.param
+    if error.status != 400 or param is None or error.message.startswith((f"{param}:", f"{param} ", f'"{param}" ')):
+        return error.message
+    return f"{param}: {error.message}"
 
 
 async def send_error(error: ApiError, scope: Scope, send: Send) -> None:
