@@ -170,6 +170,13 @@ def test_what_can_be_read_is_as_documented(door: Door, document: dict[str, Any],
     check(document, path, door.http.get(path))
 
 
+def test_a_bad_host_is_documented_for_every_route(door: Door, document: dict[str, Any]) -> None:
+    for (method, path), _ in operations(document).items():
+        refused = door.http.request(method, path.replace("{", "").replace("}", ""), headers={"Host": "a b"})
+        assert refused.status_code == 400
+        check(document, path, refused)
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/{name}"])
 def test_models_are_as_documented_for_clients_of_either_api(door: Door, document: dict[str, Any], path: str) -> None:
     """Refusals too."""

@@ -23,7 +23,7 @@ from appliance.serving.openapi.defaults import DEFAULTS
 from appliance.serving.responses import fields as responses
 
 ERRORS: Final = {
-    400: "The request is not valid; `param` names the field.",
+    400: "The request is not valid; `param` names the field. Or the Host header is no address.",
     401: "A key is required, or this one is not valid.",
     403: "A web page of another site sent the request without a key.",
     404: "There is nothing of this name.",
@@ -113,9 +113,7 @@ def _name(struct: Any) -> str:
 def _operation(path: str, handler: HTTPRouteHandler, schemas: dict[Any, Schema]) -> dict[str, Any]:
     opt, access = handler.opt, handler.opt.get("access", "anybody")
     parameters = list(_parameters(path, handler))
-    errors = {500, *DENIALS[access], *opt.get("errors", ())}
-    if any(parameter["in"] == "query" for parameter in parameters):
-        errors.add(400)
+    errors = {400, 500, *DENIALS[access], *opt.get("errors", ())}
     operation: dict[str, Any] = {
         "operationId": handler.handler_name,
         "summary": handler.summary,
@@ -123,7 +121,7 @@ def _operation(path: str, handler: HTTPRouteHandler, schemas: dict[Any, Schema])
         "parameters": parameters,
     }
     if body := opt.get("body"):
-        errors |= {400, 413, 415}
+        errors |= {413, 415}
         operation["requestBody"] = {"required": True, "content": _json(schemas[body])}
     others = {status: schemas[struct] for status, struct in opt.get("other_answers", {}).items()}
     failures = dict.fromkeys(errors, _schema(opt.get("error", Error), schemas)) | others
