@@ -166,7 +166,10 @@ class CompletionAnswer(Answer):
         written: dict[str, list[Any]] = {
             "tokens": [texts(entry.token_id) for entry in piece.logprobs],
             "token_logprobs": [entry.logprob for entry in piece.logprobs],
-            "top_logprobs": [{texts(token): logprob for token, logprob in entry.top} for entry in piece.logprobs],
+            "top_logprobs": [
+                _with_own({texts(token): logprob for token, logprob in entry.top}, texts(entry.token_id), entry.logprob)
+                for entry in piece.logprobs
+            ],
             "text_offset": [len(echo.text) + offset for offset in piece.offsets],
         }
         if not first or not echo.offsets:
@@ -179,10 +182,19 @@ class CompletionAnswer(Answer):
     def _prompt_scores(self, choice: Choice, echo: Echo) -> dict[str, list[Any]]:
         scores, texts = choice.prompt_logprobs, self._texts
         width = scores.num_alternatives
+        tokens = list(map(texts, choice.prompt_token_ids))
         top = list(zip(map(texts, scores.top_token_ids), scores.top_logprobs, strict=True))
+        tops = (dict(top[at * width : (at + 1) * width]) for at in range(len(scores.logprobs)))
         return {
-            "tokens": list(map(texts, choice.prompt_token_ids)),
+            "tokens": tokens,
             "token_logprobs": [None, *scores.logprobs],  # nothing comes before the first token
-            "top_logprobs": [None, *(dict(top[at * width : (at + 1) * width]) for at in range(len(scores.logprobs)))],
+            "top_logprobs": [None, *map(_with_own, tops, tokens[1:], scores.logprobs)],
             "text_offset": echo.offsets,
         }
+
+
+def _with_own(top: dict[str, float], token: str, logprob: float) -> dict[str, float]:
+    """The best alternatives, and the token itself where it is none of them: one more than was asked for, as OpenAI's
+    API has it."""
+    top.setdefault(token, logprob)
+    return top

@@ -87,6 +87,27 @@ async def test_a_prompt_is_scored_once_for_all_of_its_choices(model: ServedModel
         assert choice["logprobs"]["token_logprobs"] == [None, *expected, -1.0]
 
 
+async def test_the_alternatives_have_the_token_itself(model: ServedModel) -> None:
+    """Of prompt and answer, where it is none of the best: one more than was asked for, as in OpenAI's API."""
+    fields = CompletionFields(prompt=[[70, 71, 72]], echo=True, logprobs=1, return_tokens_as_token_ids=True)
+    ask = Ask(prompts=[[70, 71, 72]], fields=fields, max_tokens=[1], logprobs=1, prompt_logprobs=1)
+    client, answering, (submit,) = start(model, ask)
+    scores = PromptLogprobs([-3.0, -0.25], [90, 72], [-0.5, -0.25])
+    said = TokenLogprob(80, -2.0, ((81, -1.0),))
+    client.deliver(Outputs([TokenOutput(
+        request_id=submit.request_id, token_ids=(80,), logprobs=(said,), prompt_logprobs=scores,
+        finish_reason=FinishReason.LENGTH,
+    )]))  # fmt: skip
+    answer = CompletionAnswer(model, ask, fields, await model.echoes(ask.prompts))
+    (choice,) = await written(answer, answering, streamed=False)
+    assert choice["logprobs"]["top_logprobs"] == [
+        None,
+        {"token_id:90": -0.5, "token_id:71": -3.0},
+        {"token_id:72": -0.25},
+        {"token_id:81": -1.0, "token_id:80": -2.0},
+    ]
+
+
 async def test_a_long_prompt_is_decoded_beside_the_loop(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
     detokenizer = model.detokenizer
