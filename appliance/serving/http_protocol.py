@@ -7,7 +7,7 @@ import asyncio
 import resource
 import socket
 from collections import Counter
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -89,13 +89,32 @@ class HttpProtocol(HttpToolsProtocol):
         try:
             while rest:
                 rest = self._feed(rest)
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserError as error:
+            self._refuse(f"The request is not valid HTTP: {str(error).rstrip('.')}.")
             return
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response("The head of the request is too large.")
+                self._refuse("The head of the request is too large.")
+
+    def _refuse(self, reason: str) -> None:
+        """As the API of the path tells errors, where the request got as far as to name one."""
+        try:
+            path = httptools.parse_url(self.url).path.decode("ascii")
+        except (AttributeError, UnicodeDecodeError, httptools.HttpParserError):
+            self.send_400_response(reason)
+            return
+        from appliance.serving.error_shape import error_body  # late: no good request needs the web framework for it
+        from appliance.serving.errors import bad_request
+        from appliance.serving.request_id import name_request
+
+        scope: Any = {**self.scope, "path": path, "headers": self.headers}
+        named = name_request(scope)
+        body = error_body(bad_request(reason, code="invalid_http"), scope)
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        head += b"x-request-id: %s\r\nrequest-id: %s\r\ncontent-length: %d\r\n\r\n" % (named, named, len(body))
+        self.transport.write(head + body)
+        self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open. A client that sends nothing more is gone, or has closed its own side and

@@ -97,3 +97,35 @@ def test_a_request_without_a_body_is_not_refused_for_its_coding(door: Door, codi
 def test_a_compressed_body_is_refused_whether_it_is_chunked_or_not(door: Door, path: str) -> None:
     for content in (gzip.compress(BODY), iter([gzip.compress(BODY)])):
         assert door.http.post(path, content=content, headers={"Content-Encoding": "gzip"}).status_code == 415
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/api/chat"])
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Content-Length: x",
+        b"Content-Length: -5",
+        b"Content-Length: 5.0",
+        b"Content-Length: 5\r\nContent-Length: 6",
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked",
+        b"Content-Length: 99999999999999999999999",
+        b"Transfer-Encoding: chunked\r\n\r\nxyz",
+    ],
+)
+def test_a_length_that_is_none_is_told_as_the_api_tells_errors(door: Door, path: str, framing: bytes) -> None:
+    """And the connection ends, as nobody knows where the next request would begin."""
+    address = urllib.parse.urlsplit(door.url)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+        connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n{}" % (path.encode(), framing))
+        with connection.makefile("rb") as stream:
+            head, _, body = stream.read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json" in head
+    assert b"x-request-id: " in head
+    told = json.loads(body)
+    error = told["error"]
+    if path == "/api/chat":
+        assert isinstance(error, str)
+    else:
+        assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_http")
+        assert ("request_id" in told) == (path == "/v1/messages")
