@@ -167,6 +167,20 @@ def validate(grammar: str) -> None:
     is_wrong, told = LLMatcher.validate_grammar_with_warnings(grammar, limits=_limits())
     if is_wrong:
         raise _error(told[0])
+    matcher = LLMatcher(_bytes_as_tokens(), grammar, log_level=0, limits=_limits())
+    try:
+        check(matcher)
+        try_first_step(matcher)
+    except GrammarError as error:
+        if str(error) in _OBSCURE.values():  # what else is wrong may be so with these tokens alone
+            raise
+
+
+@cache
+def _bytes_as_tokens() -> LLTokenizer:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
 
 
 @cache

@@ -22,6 +22,7 @@ from tests.supervisor.scripted import Door
 HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object"}
 BOGUS = {"type": "bogus"}
+ENDLESS = {"$ref": "#"}
 TOOL = {"type": "function", "function": {"name": "look"}}
 BOGUS_TOOL = {
     "type": "function",
@@ -64,6 +65,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
              "response_format.schema"),
             ({"response_format": {"type": "json_schema", "json_schema": {"schema": BOGUS}}},
              "response_format.json_schema.schema"),
+            ({"response_format": {"type": "json_schema", "json_schema": {"schema": ENDLESS}}},
+             "response_format.json_schema.schema"),
+            ({"tool_choice": "required",
+              "tools": [{"type": "function", "function": {"name": "go", "parameters": ENDLESS}}]},
+             "tools[0].function.parameters"),
             ({"guided_regex": "("}, "guided_regex"),
             ({"guided_grammar": 'start: "a" B'}, "guided_grammar"),
             ({"tool_choice": "required", "tools": [TOOL, BOGUS_TOOL]},
