@@ -13,6 +13,8 @@ from appliance.serving.parsers.plain import PlainParser
 from appliance.serving.tools import ToolUse
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from appliance.profile.schema import Profile
 
 
@@ -45,6 +47,15 @@ class ModelFormats(NamedTuple):
             format_for(family, template) if tools == AUTO else FORMATS.get(tools),
             reasoning_for(family, template) if reasoning == AUTO else REASONING.get(reasoning),
         )
+
+    @classmethod
+    def of_folder(cls, profile: Profile, folder: Path) -> ModelFormats:
+        """Of a model that is not served yet. Blocking. Raises CheckpointError."""
+        from appliance.checkpoint.chat_format import load_chat_format  # late, as above
+        from appliance.checkpoint.config import read_config
+
+        template = load_chat_format(folder, profile.chat_encoding)
+        return cls.choose(profile, read_config(folder).model_type, template.text if template else None)
 
     def thoughts(self, prompt: str) -> list[tuple[str | None, str]]:
         """What begins the reasoning that may come before the answer, None where the prompt has; and what ends it."""

@@ -167,11 +167,9 @@ def strict_form(use: ToolUse, formats: ModelFormats, special: Mapping[str, int],
     format cannot be bound."""
     tools = use.callable
     shapes = formats.tools.shapes if formats.tools is not None else None
-    if shapes is None or not any(tool.strict for tool in tools):
+    if shapes is None or not binds_strict(use, formats):
         return None
     reasoning = formats.reasoning
-    if reasoning is not None and not reasoning.pairs:
-        return None  # its messages have headers, which are more than text
     thoughts = [Thought(begin, end) for begin, end in formats.thoughts(prompt)]
     interleaved = reasoning is not None and reasoning.interleaved
 
@@ -182,6 +180,15 @@ def strict_form(use: ToolUse, formats: ModelFormats, special: Mapping[str, int],
         return FreeText(calls, special, thoughts, calls_within, interleaved)
 
     return Form("calls_in_text", text, "tools", use.parameter_schemas())
+
+
+def binds_strict(use: ToolUse, formats: ModelFormats) -> bool:
+    """Whether there are strict tools, and calls of the model's format can be bound to their schemas."""
+    reasoning = formats.reasoning
+    if reasoning is not None and not reasoning.pairs:
+        return False  # its messages have headers, which are more than text
+    bindable = formats.tools is not None and formats.tools.shapes is not None
+    return bindable and any(tool.strict for tool in use.callable)
 
 
 def _contradiction(one: str, other: str) -> ApiError:

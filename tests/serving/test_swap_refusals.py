@@ -13,7 +13,9 @@ from appliance.checkpoint.grammar import validate
 from appliance.home import Home
 from appliance.serving.errors import ApiError
 from appliance.serving.on_request.gate import NATIVE
-from appliance.serving.on_request.readable import ROUTES, Asker, check_readable
+from appliance.serving.on_request.readable import ROUTES, Asker, ReadFormats, check_readable
+from appliance.serving.parsers.registry import FORMATS
+from appliance.serving.reading import ModelFormats
 from appliance.serving.responses.store import ResponseStore, StoredResponse
 from appliance.serving.structured import AT_A_TIME, CheckedGrammars
 from tests.serving.two_models import choosing_door, launches
@@ -149,10 +151,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-async def check(path: str, body: dict[str, Any], *, strict: bool = False) -> None:
-    await check_readable(
-        path, json.dumps(body).encode(), Asker(ResponseStore(), ""), CheckedGrammars(validate), strict=strict
-    )
+def no_formats() -> ModelFormats:
+    return ModelFormats(None, None)
+
+
+async def check(
+    path: str, body: dict[str, Any], read_formats: ReadFormats = no_formats, *, strict: bool = False
+) -> None:
+    asker, grammars = Asker(ResponseStore(), ""), CheckedGrammars(validate)
+    await check_readable(path, json.dumps(body).encode(), asker, grammars, read_formats, strict=strict)
 
 
 def test_every_path_that_may_start_a_model_is_checked() -> None:
@@ -198,6 +205,28 @@ async def test_a_form_that_is_said_twice_alike_or_in_short_is_no_contradiction(g
     await check("/v1/chat/completions", {"messages": HELLO, "response_format": given})
 
 
+@pytest.mark.parametrize("schema", [ENDLESS, {"type": "object", "properties": {"a": BOGUS}}])
+async def test_strict_tools_are_judged_where_the_model_could_be_bound_to_them(schema: dict[str, Any]) -> None:
+    """As its route does: other formats leave the calls of a free answer free, whatever the schema."""
+    function = {"name": "go", "parameters": schema, "strict": True}
+    claude = {"name": "go", "input_schema": schema, "strict": True}
+    asked: list[tuple[str, dict[str, Any], str]] = [
+        ("/v1/chat/completions", {"type": "function", "function": function}, "tools[1].function.parameters"),
+        ("/api/chat", {"type": "function", "function": function}, "tools[1].function.parameters"),
+        ("/v1/responses", {"type": "function", **function}, "tools[1].parameters"),
+        ("/v1/messages", claude, "tools[1].input_schema"),
+    ]
+    for path, tool, param in asked:
+        fine = {**tool, "name": "look"} if "name" in tool else {**tool, "function": {**function, "name": "look"}}
+        fine = json.loads(json.dumps(fine).replace(json.dumps(schema), json.dumps(SCHEMA)))
+        body = {**RIGHT[path], "tools": [fine, tool]}
+        for formats in (None, ModelFormats(None, None), ModelFormats(FORMATS["llama3-json"], None)):
+            await check(path, body, lambda formats=formats: formats)  # type: ignore[misc]
+        with pytest.raises(ApiError) as refused:
+            await check(path, body, lambda: ModelFormats(FORMATS["hermes"], None))
+        assert (refused.value.status, refused.value.param) == (400, param)
+
+
 async def test_an_unknown_field_is_refused_where_the_profile_wants_that() -> None:
     body = {**RIGHT["/v1/completions"], "frobnicate": 1}
     await check("/v1/completions", body)
@@ -226,7 +255,7 @@ async def test_grammars_are_tried_beside_other_requests() -> None:
     grammars = CheckedGrammars(attempt)
     bodies = [json.dumps({"prompt": "hello", "guided_choice": [str(number)]}).encode() for number in range(6)]
     asker = Asker(ResponseStore(), "")
-    checks = [check_readable("/v1/completions", body, asker, grammars, strict=False) for body in bodies]
+    checks = [check_readable("/v1/completions", body, asker, grammars, no_formats, strict=False) for body in bodies]
     await asyncio.gather(*checks)
     assert most == AT_A_TIME
     assert threading.get_ident() not in threads
@@ -247,7 +276,7 @@ async def test_a_kept_conversation_is_read_beside_other_requests(monkeypatch: py
 
     monkeypatch.setattr(store, "get", noted)
     body = json.dumps({"input": "hello", "previous_response_id": "resp_1"}).encode()
-    await check_readable("/v1/responses", body, Asker(store, ""), CheckedGrammars(validate), strict=False)
+    await check_readable("/v1/responses", body, Asker(store, ""), CheckedGrammars(validate), no_formats, strict=False)
     assert readers
     assert threading.get_ident() not in readers
 
@@ -259,8 +288,11 @@ def test_nothing_is_swapped_for_such_a_request(home: Home) -> None:
         "/v1/completions": {"prompt": "hello", "guided_json": BOGUS},
         "/v1/responses": {"input": []},
         "/v1/embeddings": {"input": ""},
-    }
-    with choosing_door(home, "other") as door:
+        "/v1/messages": {"messages": HELLO, "max_tokens": 9, "tools": [
+            {"name": "go", "strict": True, "input_schema": {"type": "object", "properties": {"a": ENDLESS, "b": BOGUS}}}
+        ]},
+    }  # fmt: skip
+    with choosing_door(home, "other", settings={"tool-call-parser": "hermes"}) as door:
         for path, fields in wrong.items():
             for stream in (False, True):
                 refused = door.http.post(path, json={**fields, "model": "other", "stream": stream})

@@ -21,13 +21,15 @@ from tests.tiny import write_checkpoint
 SOON: dict[str, Any] = {"start": True, "min-runtime": 0}
 
 
-def publish(home: Home, *names: str, active: str = "tiny", **limits: Any) -> None:
-    """Profiles that may be started, each of the model folder of its name."""
+def publish(home: Home, *names: str, active: str = "tiny", others: dict[str, Any] | None = None, **limits: Any) -> None:
+    """Profiles that may be started, each of the model folder of its name; `others` are settings of those not active."""
     written = []
     for name in (active, *names):
         if not (home.models / name).exists():
             shutil.copytree(home.models / "tiny", home.models / name)
-        settings = {"on-request": {**SOON, **limits}} if name != active else {"on-request": {"min-runtime": 0}}
+        settings: dict[str, Any] = {"on-request": {"min-runtime": 0}}
+        if name != active:
+            settings = {"on-request": {**SOON, **limits}, **(others or {})}
         document = {"schema": 1, "name": name, "model": {"path": name}, **settings}
         written.append(Written(revision="r1", saved=1.0, document=document, active=name == active))
     write_startable(home, written)
@@ -35,12 +37,17 @@ def publish(home: Home, *names: str, active: str = "tiny", **limits: Any) -> Non
 
 @contextlib.contextmanager
 def choosing_door(
-    home: Home, *names: str, running: dict[str, Any] | None = None, limits: dict[str, Any] | None = None, **script: Any
+    home: Home,
+    *names: str,
+    running: dict[str, Any] | None = None,
+    limits: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    **script: Any,
 ) -> Iterator[Door]:
-    """`running` are the on-request settings of the profile that runs first."""
+    """`running` are the on-request settings of the profile that runs first, `settings` any of the others."""
     if not (home.models / "tiny").exists():
         write_checkpoint(home.models / "tiny", max_position_embeddings=8192)
-    publish(home, *names, **(limits or {}))
+    publish(home, *names, others=settings, **(limits or {}))
     profile = make_profile(home, **{"on-request": {"min-runtime": 0, **(running or {})}})
     script.setdefault("token_s", 0)
     with Door(home, profile=profile.rename(home.root / "first.json"), **script) as door:

@@ -14,8 +14,11 @@ from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.folder import locate
 from appliance.checkpoint.grammar import validate
 from appliance.engines import engine_named
+from appliance.profile import document as documents
 from appliance.serving import proxy
 from appliance.serving.access import Access, key_of
 from appliance.serving.body import beside_others, without_mark
@@ -25,6 +28,7 @@ from appliance.serving.errors import MAX_BODY_BYTES, ApiError, ClientGoneError
 from appliance.serving.on_request.begun_stream import BegunStream, comment_every_s
 from appliance.serving.on_request.readable import Asker, check_readable
 from appliance.serving.on_request.startable_profiles import model_named
+from appliance.serving.reading import ModelFormats
 from appliance.serving.served_model import check_name
 from appliance.serving.structured import CheckedGrammars
 
@@ -80,8 +84,7 @@ class Gate:
             named = await beside_others(body, lambda: _read(body))
             model = self._model(named, path, known)
             if self._must_start(model, known):
-                asker = Asker(self._front_door.responses, key_of(ASGIConnection(scope)))
-                await check_readable(path, body, asker, self._grammars, strict=known[model].strict_requests)
+                await self._check(path, body, scope, known[model])
             await self._let_in(model, path, named, scope, _Replayed(body, receive), send)
         except ClientGoneError:
             pass
@@ -106,6 +109,20 @@ class Gate:
             message = f"{path} is not available with the engine of the model {model!r}."
             raise ApiError(501, message, code="not_with_this_engine")
         return model
+
+    async def _check(self, path: str, body: bytes, scope: Scope, startable: Startable) -> None:
+        """Raises ApiError for a request that its model would refuse once it runs."""
+        asker = Asker(self._front_door.responses, key_of(ASGIConnection(scope)))
+        home = self._front_door.home
+
+        def read_formats() -> ModelFormats | None:
+            try:
+                profile = documents.load(startable.document)
+                return ModelFormats.of_folder(profile, locate(profile.model.path, home))
+            except (CheckpointError, OSError):
+                return None  # the start will say why
+
+        await check_readable(path, body, asker, self._grammars, read_formats, strict=startable.strict_requests)
 
     def _must_start(self, model: str, known: Mapping[str, Startable]) -> bool:
         """Whether a request for it makes the running one give way to a native engine."""

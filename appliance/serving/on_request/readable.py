@@ -19,10 +19,15 @@ from appliance.serving.messages import check_messages
 from appliance.serving.ollama.embed import OllamaEmbeddingsFields, OllamaEmbedFields, check_embed
 from appliance.serving.ollama.fields import OLLAMA, OllamaChatFields, OllamaGenerateFields
 from appliance.serving.ollama.request import check_load, translate_chat, translate_generate
+from appliance.serving.reading import ModelFormats
 from appliance.serving.responses.fields import ResponseFields
 from appliance.serving.responses.request import check_response, errors_of_response
 from appliance.serving.responses.store import ResponseStore, StoredItems
-from appliance.serving.structured import CheckedGrammars, Form
+from appliance.serving.structured import CheckedGrammars, Form, binds_strict
+from appliance.serving.tools import ToolUse
+
+ReadFormats = Callable[[], ModelFormats | None]
+NO_TOOLS: Final = ToolUse()
 
 
 class Asker(NamedTuple):
@@ -33,10 +38,23 @@ class Asker(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The form of the answer, if it is to have one. Errors about it are the client's within `in_errors()`."""
+    """The form of the answer, if it is to have one, and the tools that it may call. Errors about them are the client's
+    within `in_errors()`."""
 
     form: Form | None = None
+    use: ToolUse = NO_TOOLS
     in_errors: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def forms(self, read_formats: ReadFormats) -> list[Form]:
+        """To be tried: of a free answer, those of strict tools' arguments, where the model's calls can be bound."""
+        if self.form is not None:
+            return [self.form]
+        if not any(tool.strict for tool in self.use.callable):
+            return []
+        formats = read_formats()
+        if formats is None or not binds_strict(self.use, formats):
+            return []
+        return [Form("json_schema", schema, place) for place, schema in self.use.parameter_schemas()]
 
 
 class Route(NamedTuple):
@@ -48,9 +66,11 @@ class Route(NamedTuple):
     """However short a request is, what it refers to may be long."""
 
 
-async def check_readable(path: str, body: bytes, asker: Asker, grammars: CheckedGrammars, *, strict: bool) -> None:
-    """Raises ApiError as the route will. `strict`: whether the model's profile refuses unknown fields. What only the
-    model's own tokenizer or template can tell is left to them."""
+async def check_readable(
+    path: str, body: bytes, asker: Asker, grammars: CheckedGrammars, read_formats: ReadFormats, *, strict: bool
+) -> None:
+    """Raises ApiError as the route will. `read_formats`: of the model, None where its folder cannot be read. `strict`:
+    whether its profile refuses unknown fields. What only its own tokenizer or template can tell is left to them."""
     route = ROUTES[path]
 
     def check() -> Wanted:
@@ -58,24 +78,28 @@ async def check_readable(path: str, body: bytes, asker: Asker, grammars: Checked
         return route.check(fields, ignored, asker)
 
     in_thread = route.reads_store and asker.store.is_on
-    form, in_errors = await (asyncio.to_thread(check) if in_thread else beside_others(body, check))
-    if form is not None:
-        with in_errors():
+    wanted = await (asyncio.to_thread(check) if in_thread else beside_others(body, check))
+    if wanted == Wanted():
+        return
+    forms = await asyncio.to_thread(wanted.forms, read_formats)
+    with wanted.in_errors():
+        for form in forms:
             await grammars.check(form, ())
 
 
 def _check_chat(fields: ChatFields, ignored: Ignored, _asker: Asker) -> Wanted:
     from appliance.checkpoint.encoders import known_message_fields  # late: the first answer does not wait for it
 
-    form = check_chat(fields, ignored).form
+    checked = check_chat(fields, ignored)
     check_messages(fields.messages, ignored, known_message_fields())
-    return Wanted(form)
+    return Wanted(checked.form, checked.use)
 
 
 def _check_anthropic(fields: MessagesFields, ignored: Ignored, asker: Asker) -> Wanted:
     translated = translate_anthropic(fields, ignored)
     with translated.origins.in_errors():
-        return Wanted(_check_chat(translated.chat, ignored, asker).form, translated.origins.in_errors)
+        wanted = _check_chat(translated.chat, ignored, asker)
+        return wanted._replace(in_errors=translated.origins.in_errors)
 
 
 def _check_ollama(fields: OllamaChatFields | OllamaGenerateFields, ignored: Ignored, asker: Asker) -> Wanted:
@@ -87,12 +111,13 @@ def _check_ollama(fields: OllamaChatFields | OllamaGenerateFields, ignored: Igno
         check_load(fields)
         return Wanted()
     with translated.origins.in_errors():
-        return Wanted(_check_chat(translated.chat, ignored, asker).form, translated.origins.in_errors)
+        wanted = _check_chat(translated.chat, ignored, asker)
+        return wanted._replace(in_errors=translated.origins.in_errors)
 
 
 def _check_response(fields: ResponseFields, ignored: Ignored, asker: Asker) -> Wanted:
-    form = check_response(fields, StoredItems(asker.store, asker.key_id), ignored)
-    return Wanted(form, lambda: errors_of_response(fields))
+    checked = check_response(fields, StoredItems(asker.store, asker.key_id), ignored)
+    return Wanted(checked.form, checked.use, lambda: errors_of_response(fields))
 
 
 def _check_completion(fields: CompletionFields, *_: object) -> Wanted:

@@ -12,7 +12,7 @@ import msgspec
 
 from appliance.serving.answering import Ask
 from appliance.serving.body import beside_others
-from appliance.serving.chat_request import ChatFields, chat_ask, check_chat
+from appliance.serving.chat_request import ChatFields, CheckedChat, chat_ask, check_chat
 from appliance.serving.errors import ApiError, PromptTooLongError, bad_request
 from appliance.serving.fields import Ignored
 from appliance.serving.responses.fields import ResponseFields, TextOptions, check_fields
@@ -23,7 +23,7 @@ from appliance.serving.responses.tools import chat_tool_choice, chat_tools, is_h
 from appliance.serving.responses.truncation import ask_that_fits
 from appliance.serving.sampling import SamplingFields
 from appliance.serving.served_model import ServedModel
-from appliance.serving.structured import Form, JsonSchema, ResponseFormat
+from appliance.serving.structured import JsonSchema, ResponseFormat
 from appliance.serving.thinking import ReasoningOptions
 
 # From the names of chat's fields to those of this API.
@@ -81,12 +81,12 @@ def translate(fields: ResponseFields, stored: StoredItems, ignored: Ignored) -> 
     return items, _chat_fields(fields, messages, ignored)
 
 
-def check_response(fields: ResponseFields, stored: StoredItems, ignored: Ignored) -> Form | None:
-    """All that no model need be asked for; the form of the answer. Raises ApiError."""
+def check_response(fields: ResponseFields, stored: StoredItems, ignored: Ignored) -> CheckedChat:
+    """All that no model need be asked for. Raises ApiError."""
     check_fields(fields, ignored)
     with errors_of_response(fields):
         _, chat = translate(fields, stored, ignored)
-        return check_chat(chat, ignored).form
+        return check_chat(chat, ignored)
 
 
 @contextlib.contextmanager
