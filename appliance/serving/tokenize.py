@@ -106,8 +106,10 @@ async def detokenize(request: Request[Any, Any, Any], front_door: TheFrontDoor) 
 
 
 async def _encode(fields: TokenizeFields, model: ServedModel, ignored: Ignored) -> list[int]:
-    if (fields.prompt is None) == (fields.messages is None):
-        raise bad_request("Send one of prompt and messages.", "prompt")
+    if fields.prompt is None and fields.messages is None:
+        raise bad_request("prompt is missing; send it, or messages.", "prompt", "missing_field")
+    if fields.prompt is not None and fields.messages is not None:
+        raise bad_request("prompt and messages are two prompts; send one of them.", "prompt")
     if fields.prompt is not None:
         for name in OF_MESSAGES:
             if getattr(fields, name) is not None:

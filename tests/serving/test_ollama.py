@@ -281,6 +281,7 @@ def test_models_are_described(client: ollama.Client, talking: Door) -> None:
         ("/api/chat", {"messages": [{**HELLO, "content": "x" * 40_000}]}, 400, "messages"),
         ("/api/generate", {"prompt": "x" * 40_000}, 400, "prompt"),
         ("/api/generate", {"prompt": "x" * 40_000, "raw": True}, 400, "prompt"),
+        ("/api/generate", {"prompt": "x", "system": "x" * 40_000}, 400, "system"),
         ("/api/generate", {"prompt": 3}, 400, "prompt"),
         ("/api/generate", {"prompt": "x", "context": [1, 2]}, 400, "context"),
         ("/api/generate", {"prompt": "x", "template": "{{ .Prompt }}"}, 400, "template"),

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from appliance.serving import chat_request
 from appliance.serving.answering import Ask
-from appliance.serving.errors import bad_request
+from appliance.serving.errors import PromptTooLongError, bad_request
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import Ignored, decode_part, shown
 from appliance.serving.ollama.fields import GenerationFields, OllamaChatFields, OllamaGenerateFields, Options
@@ -31,10 +31,12 @@ DURATION: Final = re.compile(rf"[+-]?(?:{NUMBER}|(?:{NUMBER}(?:ns|us|µs|μs|ms|
 
 
 class Translated(NamedTuple):
-    """`origins` names a field of `chat` as the client did."""
+    """`origins` names a field of `chat` as the client did. `system` is the field of that name, which is a message of
+    `chat`."""
 
     chat: chat_request.ChatFields
     origins: FieldOrigins
+    system: str | None = None
 
 
 def unloads(keep_alive: float | str | None) -> bool:
@@ -72,14 +74,19 @@ def translate_generate(fields: OllamaGenerateFields, max_model_len: int | None, 
     if fields.system:
         messages.insert(0, {"role": "system", "content": fields.system})
     origins = FieldOrigins(ORIGINS | {"messages": "prompt"})
-    return _translate(fields, messages, None, origins, max_model_len, ignored)
+    return _translate(fields, messages, None, origins, max_model_len, ignored)._replace(system=fields.system)
 
 
 async def generation_ask(translated: Translated, model: ServedModel, ignored: Ignored) -> Ask:
     """An answer for which the context has too little room is cut short. Raises ApiError."""
     unused = Ignored(strict=False)
     with translated.origins.in_errors():
-        ask = await chat_request.chat_ask(translated.chat, model, unused, shorten=True)
+        try:
+            ask = await chat_request.chat_ask(translated.chat, model, unused, shorten=True)
+        except PromptTooLongError:
+            if (system := translated.system) is not None:
+                await model.check_fits(system, "system")
+            raise
     translated.origins.note(unused, ignored)
     return structs.replace(ask, form_param=ask.form_param and translated.origins.of(ask.form_param))
 
