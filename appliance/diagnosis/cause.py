@@ -37,6 +37,9 @@ class Cause:
     A value of `patch` that is callable is computed from the groups and from what the launch was set to; one that comes
     to None is left out. A number never stands there as such: it could raise what it is meant to lower.
 
+    `sets` and `unsets` mend a launch that is not Ingot's: arguments of `vllm serve`, in which groups can be used, and
+    the variables of the environment that it must not have.
+
     `line`: it also counts in a line that no logger marked as an error, as other programs write them.
     `warning`: even in one that a logger marked as a warning.
     `deadly`: no process goes on after it, so that it counts after the engine was ready, too.
@@ -58,6 +61,8 @@ class Cause:
     where: str = ""
     patch: Mapping[str, Any | Derived] | None = None
     command: str | None = None
+    sets: Mapping[str, str | bool] | None = None
+    unsets: tuple[str, ...] = ()
     line: bool = False
     warning: bool = False
     deadly: bool = False
@@ -192,6 +197,11 @@ def share(part: str, whole: str, *, least: float = 0.1) -> Derived:
 def instead(key: str, of: str, then: str) -> Derived:
     """Another value, where the launch was set to this one; None where it was not, or it is not known."""
     return lambda own: then if own.get(key) == of else None
+
+
+def when(group: str, then: str) -> Derived:
+    """A value where that group stands in the text."""
+    return lambda own: then if own.get(group, UNKNOWN) != UNKNOWN else None
 
 
 def halved(key: str) -> Derived:

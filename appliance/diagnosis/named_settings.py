@@ -70,12 +70,26 @@ def fix_of(name: str, message: str, settings: LaunchSettings) -> Fix:
     compared = COMPARED.search(said)
     if compared is not None and f"--{compared['name'].replace('_', '-')}" == name:
         needed = int(compared["needed"])
-        return Fix(text=f"Set {name} to {needed:,} or more.", patch=_patch(name, needed, said, settings))
+        return Fix(
+            text=f"Set {name} to {needed:,} or more.",
+            patch=_patch(name, needed, said, settings),
+            command=settings.command_also_with({name.lstrip("-").replace("-", "_"): needed})
+            if name.startswith("-")
+            else None,
+        )
     nearest = _nearest(said)
     if nearest is not None:
-        return Fix(text=f"Set {name} to {nearest}, or remove it.", patch=_patch(name, nearest, said, settings))
+        return Fix(
+            text=f"Set {name} to {nearest}, or remove it.",
+            patch=_patch(name, nearest, said, settings),
+            command=settings.command_with(name, nearest),
+        )
     removed = None if settings.of_a_profile or not is_settable(name) else _patch(name, None, said, settings)
-    return Fix(text=f"Correct {name}, or remove it to use its default.", patch=removed)
+    return Fix(
+        text=f"Correct {name}, or remove it to use its default.",
+        patch=removed,
+        command=None if is_of_another_program(said) else settings.command_with(name, None),
+    )
 
 
 def respelt(message: str, settings: LaunchSettings) -> Fix | None:

@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from appliance.diagnosis.provenance import LaunchSettings
+from appliance.diagnosis.provenance import LaunchSettings, Origin
+from appliance.diagnosis.shell_words import is_variable
 from appliance.protocol import Diagnosis
 
 MAX_TOLD = 2
@@ -51,6 +52,10 @@ KEPT: Final = ("tls",)
 OF_SETTINGS: Final = ("config", "port")
 
 
+# Who listens at a socket of this kind has no port.
+INSTEAD_OF_A_PORT: Final = "uds"
+
+
 def with_settings_of(found: Diagnosis, owner: str | None, settings: LaunchSettings) -> Diagnosis:
     """With those of the owner's settings that the launch changed; or, where it is not known which, with their names."""
     names = SETTINGS.get(owner or "", ())
@@ -60,8 +65,9 @@ def with_settings_of(found: Diagnosis, owner: str | None, settings: LaunchSettin
     if changed:
         values = ", ".join(f"{origin.key} is {origin.value[:MAX_VALUE]}" for origin in changed)
         keys = " and ".join(origin.key for origin in changed)
-        alone = len(changed) == 1 and owner not in KEPT and found.family in OF_SETTINGS
-        only = settings.fix_of(changed[0], "") if alone else found.fix
+        decisive = _in_force(changed)
+        alone = len(decisive) == 1 and owner not in KEPT and found.family in OF_SETTINGS
+        only = settings.fix_of(decisive[0], "") if alone else found.fix
         return msgspec.structs.replace(
             found,
             summary=f"{found.summary.rstrip('.')}. {values}.",
@@ -74,8 +80,20 @@ def with_settings_of(found: Diagnosis, owner: str | None, settings: LaunchSettin
         )
     if found.family not in OF_SETTINGS:
         return found
+    command = found.fix.command or _without_variable(names, settings)
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     verb = "decides" if len(names) == 1 else "decide"
     return msgspec.structs.replace(
-        found, fix=msgspec.structs.replace(found.fix, text=f"{found.fix.text} {listed} {verb} that.")
+        found, fix=msgspec.structs.replace(found.fix, text=f"{found.fix.text} {listed} {verb} that.", command=command)
     )
+
+
+def _in_force(changed: list[Origin]) -> list[Origin]:
+    sockets = [origin for origin in changed if origin.name == INSTEAD_OF_A_PORT]
+    return sockets or changed
+
+
+def _without_variable(names: tuple[str, ...], settings: LaunchSettings) -> str | None:
+    """What sets nothing but variables of the environment, which a log does not print, can be unset whatever they
+    hold."""
+    return settings.command_without(names) if all(map(is_variable, names)) else None

@@ -18,10 +18,16 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.diagnosis.cause import Groups
 from appliance.diagnosis.model_values import ModelValue, damaged_file_in, damaged_weights_in, model_value_in
 from appliance.diagnosis.own_settings import dumps_in, own_settings
-from appliance.diagnosis.printed_command import changed_command
+from appliance.diagnosis.printed_command import (
+    changed_command,
+    command_without_variables,
+    extended_command,
+    model_on_the_hub,
+)
 from appliance.diagnosis.quoting import NAME, QUOTED, is_after_noun, is_distinct
 from appliance.diagnosis.restoring import restoring_command
 from appliance.diagnosis.searchable import Searchable
+from appliance.diagnosis.shell_words import is_variable
 from appliance.diagnosis.stripping import without_dumps
 from appliance.protocol import Fix
 from appliance.redaction import holds_secret
@@ -211,6 +217,39 @@ class LaunchSettings:
         )
         patch = origin.patch(nearest)
         return Fix(text=text, patch=patch if self.accepts(patch) else None)
+
+    def command_with(self, name: str, value: str | None) -> str | None:
+        """The command of a launch that is not Ingot's, with a flag (`--name`) or variable set to `value` or left out; a
+        variable that cannot be left out of it is to be unset before. None where the flag does not show, or the launch
+        is Ingot's own: that is changed in its profile."""
+        if self.of_a_profile or self.of_sglang:
+            return None
+        if name.startswith("-"):
+            return changed_command(self._log, name.lstrip("-").replace("-", "_"), value)
+        return self.command_without([name]) if value is None and is_variable(name) else None
+
+    def command_without(self, variables: Iterable[str]) -> str | None:
+        """The same without these; what unsets them, where the command is not known."""
+        if self.of_a_profile or self.of_sglang:
+            return None
+        names = list(variables)
+        return command_without_variables(self._log, names) or f"unset {' '.join(names)}"
+
+    def command_also_with(self, values: Mapping[str, Any]) -> str | None:
+        """The same with arguments (`name_of_one`) that may not have been given."""
+        return None if self.of_a_profile or self.of_sglang else extended_command(self._log, values)
+
+    def given_path(self, path: str) -> Origin | None:
+        """The argument of a launch that is not Ingot's that gave this path, other than its model's."""
+        if self.of_a_profile:
+            return None
+        given = (origin for origin in _printed(self._log, given=True) if origin.name not in OF_THE_MODEL[:-1])
+        return next((origin for origin in given if origin.value == path), None)
+
+    @property
+    def hub_model(self) -> str | None:
+        """The name on the hub of what a launch that is not Ingot's asked for."""
+        return None if self.of_a_profile else model_on_the_hub(self._log)
 
     def changed(self, names: Iterable[str]) -> list[Origin]:
         """Those of the settings that the launch was given, other than at their defaults, as far as that shows."""

@@ -3,14 +3,21 @@ nothing but words."""
 
 from __future__ import annotations
 
+import re
 import shlex
 
 OWN_PROGRAM = "ingot"
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,80}")
 
 
 def is_operand(text: str) -> bool:
     """Whether a program takes it for what it says: no option, and nothing that a terminal acts upon."""
     return text.isprintable() and text != "" and not text.startswith("-")
+
+
+def is_variable(text: str) -> bool:
+    """Whether it is the name of a variable of the environment, and nothing more."""
+    return VARIABLE.fullmatch(text) is not None
 
 
 def operand(text: str) -> str | None:

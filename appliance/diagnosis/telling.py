@@ -42,6 +42,7 @@ from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.decisive import with_names
 from appliance.diagnosis.error_lines import ErrorLine
+from appliance.diagnosis.mending import with_mending
 from appliance.diagnosis.named_settings import USAGE, is_subject
 from appliance.diagnosis.own_bugs import EXPORT, is_own_bug, is_refusal
 from appliance.diagnosis.provenance import LaunchSettings
@@ -103,6 +104,7 @@ def known(
             cause.fix_for(groups, settings.groups), groups, exceptions[0].text if exceptions else "", settings
         ),
     )
+    found = with_mending(found, cause, groups, settings)
     if cause.name in IMPORT_CAUSES:
         return with_import(found, message, settings)
     if cause.family != SETTINGS_FAMILY:

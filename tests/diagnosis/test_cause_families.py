@@ -93,6 +93,7 @@ LINES = (
     ("host", "program-missing", "subprocess.CalledProcessError: Command 'odd --even=1' returned non-zero exit status 127."),
     ("model-config", "kv-heads-not-divisible", "AssertionError: num_heads (9) is not divisible by num_kv_heads (4)"),
     ("config", "lora-rank", "ValueError: LoRA rank 99 is greater than max_lora_rank 7."),
+    ("abi", "code-of-another-release", "RuntimeError: Current vLLM config is not set."),
     ("abi", "versions-differ", "RuntimeError: odd-kernels version (0.6.1) does not match odd version (0.5.3)."),
     ("port", "ipc-folder-missing", "zmq.error.ZMQError: No such file or directory for ipc path \"/run/odd/3f\"."),
     ("offline", "hub-offline", "huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/a/b: offline mode "

@@ -45,7 +45,8 @@ def test_the_command_is_made_again_with_another_value() -> None:
     [
         (ARGUMENTS, "model"),
         (ARGUMENTS, "seed"),
-        ("non-default args: {'model': '/m', 'lora_modules': [LoRAModulePath(name='a')], 'port': 1}", "port"),
+        ("non-default args: {'model': '/m', 'kv_transfer_config': KVTransferConfig(kv_role='a'), 'port': 1}", "port"),
+        ("non-default args: {'model': '/m', 'lora_modules': [Odd(name='a')], 'port': 1}", "port"),
         ("non-default args: {'model': '/m', 'api_key': ['odd'], 'port': 1}", "port"),
         ("non-default args: {'port': 1}", "port"),
         ("non-default args: {'model': '/m', 'port': 1", "port"),
@@ -257,3 +258,61 @@ def test_what_stands_in_a_log_is_one_word_of_a_command() -> None:
     assert found.cause == "ipc-folder-missing"
     assert found.fix is not None
     assert found.fix.command == "mkdir -p '/run/a; reboot'"
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "words"),
+    [
+        ("'speculative_config': {'method': 'warp'}", "method", []),
+        ("'kv_transfer_config': KVTransferConfig(kv_connector='Odd', kv_role='a')", "kv_connector", []),
+        ("'lora_modules': [LoRAModulePath(name='a', path='/a b', base_model_name=None, is_3d=False)]", "port",
+         ["--lora-modules", '{"name": "a", "path": "/a b"}']),
+    ],
+)  # fmt: skip
+def test_an_object_among_the_arguments_goes_as_a_whole_or_stays(given: str, key: str, words: list[str]) -> None:
+    line = f"non-default args: {{'model': '/m', {given}{', ' if key == 'port' else '}'}"
+    made = changed_command(_log(line + ("'port': 1}" if key == "port" else "")), key, None)
+    assert made is not None
+    assert shlex.split(made) == ["vllm", "serve", "/m", *words]
+
+
+GIVEN = "non-default args: {'model': 'acme/odd-7b', 'port': 1, 'tokenizer': '/odd/t'}"
+STARTED = "vllm serve acme/odd-7b --port=1 --tokenizer=/odd/t"
+
+
+@pytest.mark.parametrize(
+    ("error", "command"),
+    [
+        ("ValueError: LoRA rank 64 is greater than max_lora_rank 16.", f"{STARTED} --max-lora-rank=64"),
+        ("ValueError: LoRA is not enabled. Use --enable-lora.", f"{STARTED} --enable-lora"),
+        ("ValueError: invalid literal for int() with base 10: 'tcp://10.0.0.1:80'", f"env -u VLLM_PORT {STARTED}"),
+        ("HFValidationError: Repo id must be in the form 'a/b': '/odd/t'.", "vllm serve acme/odd-7b --port=1"),
+        ("LocalEntryNotFoundError: outgoing traffic has been disabled", "HF_HUB_OFFLINE=0 hf download acme/odd-7b"),
+        ("ModuleNotFoundError: No module named 'runai_model_streamer'", "python -m pip install runai-model-streamer"),
+        ("ModuleNotFoundError: No module named 'odd_package'", "python -m pip check"),
+        ("subprocess.CalledProcessError: Command 'lscpu -J' returned non-zero exit status 127.",
+         "sudo apt-get install -y util-linux"),
+        ("PermissionError: [Errno 13] Permission denied: '/odd/.cache/vllm/x'",
+         'sudo mkdir -p /odd/.cache && sudo chown -R "$(id -u):$(id -g)" /odd/.cache'),
+    ],
+)  # fmt: skip
+def test_one_command_mends_a_launch_from_elsewhere(error: str, command: str) -> None:
+    found = diagnose(number_lines(f"{GIVEN}\n{error}"), failed=True)
+    assert found.fix is not None
+    assert found.fix.command == command
+
+
+@pytest.mark.parametrize("error", ["ValueError: LoRA rank 64 is greater than max_lora_rank 16.",
+                                   "ModuleNotFoundError: No module named 'runai_model_streamer'"])  # fmt: skip
+def test_a_launch_of_ingots_is_not_mended_by_hand(error: str) -> None:
+    profile = {"engine": "vllm", "name": "a", "model": {"path": "/m"}}
+    found = diagnose(number_lines(f"{GIVEN}\n{error}"), failed=True, profile=profile)
+    assert found.fix is not None
+    assert found.fix.command in (None, "python -m pip check")
+
+
+def test_a_variable_is_unset_where_the_command_is_not_known() -> None:
+    line = 'Fatal Python error: config_init_hash_seed: PYTHONHASHSEED must be "random" or an integer'
+    found = diagnose(number_lines(line), failed=True)
+    assert found.fix is not None
+    assert found.fix.command == "unset PYTHONHASHSEED"

@@ -80,6 +80,15 @@ CAUSES = (
     ),
     Cause(
         family="abi",
+        name="code-of-another-release",
+        signs=("current vllm config is not set",),
+        summary="A plug-in or a model's code asks for vLLM's configuration at a time when this release has set none: "
+        "Current vLLM config is not set.",
+        fix="Use the release of the plug-in that was made for this vLLM, or start without it. Without plug-ins, use "
+        "another release of vLLM.",
+    ),
+    Cause(
+        family="abi",
         name="versions-differ",
         signs=("does not match",),
         pattern=r"(?P<package>[\w.-]{1,60}) version \((?P<has>[\w.+-]{1,40})\) does not match (?P<other>[\w.-]{1,60}) "
@@ -95,6 +104,7 @@ CAUSES = (
         summary="Python cannot start: it does not find its own standard library.",
         fix="Remove PYTHONHOME and PYTHONPATH from the engine's environment. If they are not set there, install Python "
         "again.",
+        unsets=("PYTHONHOME", "PYTHONPATH"),
         line=True,
         deadly=True,
     ),

@@ -122,6 +122,7 @@ CAUSES = (
         pattern=r"(?:invalid literal for int\(\) with base 10: |VLLM_PORT )'(?P<value>tcp://[^'\n]{1,80})'",
         summary="Kubernetes has set VLLM_PORT to the address of a service ({value}); the engine expects a number.",
         fix="Rename the service so that it is not called vllm, or set enableServiceLinks: false in the pod.",
+        unsets=("VLLM_PORT",),
     ),
     Cause(
         family="config",
@@ -179,6 +180,7 @@ CAUSES = (
         signs=("lora is not enabled", "lora not enabled"),
         summary="The launch names LoRA adapters, and LoRA is not turned on.",
         fix="Add --enable-lora, or start without --lora-modules.",
+        sets={"enable_lora": True},
     ),
     Cause(
         family="config",
@@ -187,6 +189,7 @@ CAUSES = (
         pattern=r"Fatal Python error: \w{1,80}: (?P<variable>PYTHON[A-Z]{2,40}) (?P<why>must [^\n]{1,200})",
         summary="Python cannot start: {variable} {why}.",
         fix="Correct {variable} in the engine's environment, or remove it.",
+        unsets=("{variable}",),
         line=True,
         deadly=True,
     ),
@@ -197,6 +200,7 @@ CAUSES = (
         pattern=r"LoRA rank (?P<rank>\d{1,5}) is greater than max_lora_rank (?P<most>\d{1,5})",
         summary="The LoRA adapter has rank {rank}, and the launch allows {most}.",
         fix="Set --max-lora-rank to {rank} or more, or start without the adapter.",
+        sets={"max_lora_rank": "{rank}"},
     ),
     Cause(
         family="config",

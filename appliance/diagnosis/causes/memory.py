@@ -264,7 +264,7 @@ CAUSES = (
     Cause(
         family="memory",
         name="no-room-for-cache",
-        signs=("not enough memory",),
+        signs=("not enough memory", "not enought memory"),
         where=r"/sglang/",
         summary="The engine's share of the GPU is used up by the weights: nothing is left for the KV cache.",
         fix="Give the engine more of the GPU, or use a smaller or quantised model.",

@@ -1,6 +1,6 @@
 """Collectives between GPUs, and their shared memory."""
 
-from appliance.diagnosis.cause import Cause, halved
+from appliance.diagnosis.cause import Cause, halved, when
 
 _SHM = (
     "Give the container more shared memory (--shm-size=16g, or --ipc=host; in Kubernetes an emptyDir with medium "
@@ -26,8 +26,10 @@ CAUSES = (
                "insufficient shared memory", "/dev/shm", "shared memory segment",
                "unable to open shared memory object", "out of shared memory", "shmget"),
         pattern=r"(?:fail|error|insufficient|no space|unable|warn|out of shared|too small|bus error)",
+        details=r"(?P<segment>/dev/shm/nccl-\w{1,40})",
         summary="Shared memory (/dev/shm) is too small for NCCL and the engine's processes.",
-        fix=_SHM,
+        fix=f"{_SHM} NCCL can do without it, at the cost of speed.",
+        patch={"vllm.environment.NCCL_SHM_DISABLE": when("segment", "1")},
         command="df -h /dev/shm",
         line=True,
     ),

@@ -1,0 +1,69 @@
+"""The one command that mends a launch which is not Ingot's: it has no profile to patch, and its owner can install,
+unset and start again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from appliance.diagnosis.cause import UNKNOWN, Cause, Groups
+from appliance.diagnosis.provenance import LaunchSettings
+from appliance.diagnosis.shell_words import is_variable
+from appliance.protocol import Diagnosis
+
+# The package that brings a module. A name out of a log is no name of a package: whoever registers it would be trusted.
+PACKAGES: Final[Mapping[str, str]] = {
+    "accelerate": "accelerate", "av": "av", "bitsandbytes": "bitsandbytes", "blobfile": "blobfile", "boto3": "boto3",
+    "causal_conv1d": "causal-conv1d", "compressed_tensors": "compressed-tensors", "cv2": "opencv-python-headless",
+    "datasets": "datasets", "decord": "decord", "einops": "einops", "fastsafetensors": "fastsafetensors",
+    "flashinfer": "flashinfer-python", "gguf": "gguf", "jinja2": "jinja2", "librosa": "librosa",
+    "llguidance": "llguidance", "lmcache": "lmcache", "mamba_ssm": "mamba-ssm", "mistral_common": "mistral-common",
+    "modelscope": "modelscope", "mooncake": "mooncake-transfer-engine", "nixl": "nixl", "outlines": "outlines",
+    "peft": "peft", "PIL": "pillow", "qwen_vl_utils": "qwen-vl-utils", "ray": "ray",
+    "runai_model_streamer": "runai-model-streamer", "scipy": "scipy", "sentencepiece": "sentencepiece",
+    "soundfile": "soundfile", "tensorizer": "tensorizer", "tiktoken": "tiktoken", "timm": "timm",
+    "torchcodec": "torchcodec", "xgrammar": "xgrammar", "yaml": "pyyaml", "zmq": "pyzmq",
+}  # fmt: skip
+# The package of Debian and Ubuntu that brings a program.
+PROGRAMS: Final[Mapping[str, str]] = {
+    "c++": "build-essential", "cc": "build-essential", "ffmpeg": "ffmpeg", "g++": "build-essential",
+    "gcc": "build-essential", "git": "git", "ip": "iproute2", "ldconfig": "libc-bin", "lscpu": "util-linux",
+    "lspci": "pciutils", "make": "make", "ninja": "ninja-build", "numactl": "numactl",
+}  # fmt: skip
+# What a launch may have asked for, where its model has nothing of the kind.
+ASKED_FOR: Final[Mapping[str, tuple[str, ...]]] = {"no-weights": ("load_format",)}
+HUB: Final = ("hub-offline", "network-unreachable")
+
+
+def with_mending(found: Diagnosis, cause: Cause, groups: Groups, settings: LaunchSettings) -> Diagnosis:
+    """With that command, where there is one and the fix has no patch."""
+    if found.fix is None or found.fix.patch or settings.of_a_profile or settings.of_sglang:
+        return found
+    given = settings.given_path(groups["path"]) if groups.get("path", UNKNOWN) != UNKNOWN else None
+    given = given or next(iter(settings.changed(ASKED_FOR.get(cause.name, ()))), None)
+    if given is not None:
+        changed = settings.fix_of(given, "")
+        return found if changed.command is None else msgspec.structs.replace(found, fix=changed)
+    command = _command(cause, groups, settings)
+    if command is None:
+        return found
+    return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, command=command))
+
+
+def _command(cause: Cause, groups: Groups, settings: LaunchSettings) -> str | None:
+    if cause.sets:
+        values = {name: v.format_map(groups) if isinstance(v, str) else v for name, v in cause.sets.items()}
+        return settings.command_also_with(values)
+    if cause.unsets:
+        variables = [name.format_map(groups) for name in cause.unsets]
+        return settings.command_without(variables) if all(map(is_variable, variables)) else None
+    if (package := PACKAGES.get(groups.get("module", "").partition(".")[0])) is not None:
+        return f"python -m pip install {package}"
+    if (package := PROGRAMS.get(groups.get("program", ""))) is not None:
+        return f"sudo apt-get install -y {package}"
+    if cause.name in HUB and settings.hub_model is not None:
+        return f"HF_HUB_OFFLINE=0 hf download {shlex.quote(settings.hub_model)}"
+    return None
