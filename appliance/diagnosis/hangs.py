@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from appliance.diagnosis.causes.hang import Waiting
 from appliance.diagnosis.deaths_without_exception import LAST_LINES
-from appliance.diagnosis.stuck_processes import AGAIN, in_words, stuck_processes, unplaced
+from appliance.diagnosis.stuck_processes import AGAIN, fix_of, in_words, stuck_processes, unplaced
 from appliance.diagnosis.telling import shown
 from appliance.protocol import Diagnosis, EvidenceLine, Fix, Outcome
 
@@ -36,7 +36,7 @@ def diagnose_hang(hang: str, stacks: str | None, lines: Sequence[EvidenceLine]) 
             family=place.family,
             cause=place.cause,
             evidence=_last(lines),
-            fix=place.fix,
+            fix=fix_of(stuck[0]),
         )
     return Diagnosis(
         summary=f"The engine hangs: {said}. {unplaced(stacks or '')}".rstrip(),

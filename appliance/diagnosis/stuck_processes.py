@@ -15,7 +15,7 @@ from appliance.protocol import Fix
 MAX_STACKS = 1 << 20
 MAX_GROUPS = 4
 MAX_NAMED = 8
-MAX_AT = 300
+MAX_AT = 400
 MAIN_THREAD = "MainThread"
 AWAITED = "Waits for the lock on "
 HELD = "Lock on "
@@ -85,6 +85,9 @@ PLACES = (
     _place(r"huggingface_hub|urllib3|requests/|httpx|httpcore|socket\.create_connection|getaddrinfo|modelscope",
            "offline", "hub-asked", "is waiting for the network",
            Fix(text="Copy the whole model folder to this machine and use its path.")),
+    _place(r"^Waits for a connection to ",
+           "multi-node", "waits-for-connection", "is waiting for a connection that nobody answers",
+           Fix(text="Check that address: whether its host can be reached from here, and the process there is alive.")),
     _place(r"distributed_c10d|pynccl|ncclComm|all_reduce|all_gather|broadcast \(torch|barrier|init_process_group"
            r"|TCPStore|rendezvous|ProcessGroup|nvshmem|deep_ep",
            "nccl", "waits-in-collective", "is waiting for another rank in a collective",
@@ -116,6 +119,9 @@ PLACES = (
            weak=True),
 )  # fmt: skip
 BUILD_LOCK = PLACES[0]
+UNOPENED = next(place for place in PLACES if place.cause == "waits-for-opener")
+UNANSWERED = next(place for place in PLACES if place.cause == "waits-for-connection")
+HOLDER = re.compile(r"(?:held by process |\bprocess )(?P<pid>\d{1,9})(?= holds |$)")
 
 
 def stuck_processes(stacks: str) -> list[Stuck]:
@@ -138,10 +144,29 @@ def _stands(process: Process) -> str:
 
 def _with_holders(stuck: Stuck, held: list[str]) -> Stuck:
     """Who tries again and again for a lock is told with those that others hold."""
-    others = [line for line in held if line.startswith(HELD) and not line.endswith(f" {stuck.process.pid}")]
-    if stuck.place is not BUILD_LOCK or stuck.at.startswith(AWAITED) or not others:
+    if stuck.place is not BUILD_LOCK or stuck.at.startswith(AWAITED):
         return stuck
-    return stuck._replace(at=f"{stuck.at}; held now: the {', the '.join(map(_lower_first, others))}")
+    found = (re.fullmatch(rf"{HELD}(?P<path>.+), held by process (?P<pid>\d+)", line) for line in held)
+    paths: dict[str, list[str]] = {}
+    for lock in found:
+        if lock is not None and lock["pid"] != stuck.process.pid:
+            paths.setdefault(lock["pid"], []).append(lock["path"])
+    if not paths:
+        return stuck
+    told = (f"process {pid} holds {first}{f' and {len(more)} more' if more else ''}"
+            for pid, (first, *more) in paths.items())  # fmt: skip
+    return stuck._replace(at=f"{'; '.join(told)}; {stuck.at}")
+
+
+def fix_of(stuck: Stuck) -> Fix:
+    """Of a lock that a single process holds, the end of that process."""
+    holders = {found["pid"] for found in HOLDER.finditer(stuck.at)} if stuck.place is BUILD_LOCK else set()
+    if len(holders) != 1:
+        return stuck.place.fix
+    pid = holders.pop()
+    return Fix(
+        text=f"Process {pid} holds the lock. If it is not compiling, end it and start again.", command=f"kill {pid}"
+    )
 
 
 def where_they_are(stacks: Stacks) -> dict[str, Stuck]:
@@ -169,17 +194,23 @@ def _lower_first(text: str) -> str:
 
 
 def _where(process: Process) -> Stuck | None:
-    """By its main thread, unless another one of its threads says more."""
-    lock = next((note for note in process.notes if note.startswith(AWAITED)), None)
-    if lock is not None:
-        return Stuck(process, BUILD_LOCK, lock)
+    """By its main thread, unless another one of its threads says more. What the kernel knows for certain counts before
+    any frame: a lock, or a pipe that nobody opens. A connection that nobody answers explains a collective."""
+    for place, beginning in ((BUILD_LOCK, AWAITED), (UNOPENED, UNOPENED.pattern.pattern.lstrip("^"))):
+        note = next((note for note in process.notes if note.startswith(beginning)), None)
+        if note is not None:
+            return Stuck(process, place, note)
     for place in PLACES:
         if place.program is not None and place.program.match(process.what):
             return Stuck(process, place, "")
     found = [stuck for thread in _threads(process) if (stuck := _innermost(process, thread)) is not None]
-    return (
-        next((stuck for stuck in found if not stuck.place.weak), None) or _by_notes(process) or next(iter(found), None)
-    )
+    best = next((stuck for stuck in found if not stuck.place.weak), None)
+    unanswered = next((note for note in process.notes if UNANSWERED.pattern.search(note)), None)
+    if unanswered is not None and (best is None or best.rank > PLACES.index(UNANSWERED)):
+        return Stuck(process, UNANSWERED, unanswered)
+    if best is not None and unanswered is not None:
+        return best._replace(at=f"{best.at}; waits for {_lower_first(unanswered)}")
+    return best or _by_notes(process) or next(iter(found), None)
 
 
 def _threads(process: Process) -> list[list[str]]:

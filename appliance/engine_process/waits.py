@@ -4,6 +4,7 @@ has its other end, a file, the end of another process."""
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import platform
 import re
@@ -35,6 +36,8 @@ LOCK = re.compile(
     r"(?P<major>[0-9a-f]{1,9}):(?P<minor>[0-9a-f]{1,9}):(?P<inode>\d{1,20}) "
 )
 OF_ANY_THREAD = ("Waits for the file ", "Waits for the other end of ", "Waits for the GPU ")
+CONNECTING = "Waits for a connection to "
+UNANSWERED, LISTENING = "02", "0A"  # states of a socket, as the kernel writes them
 ANY_CHILD = 1 << 31  # it waits for whichever ends: -1, as the kernel shows it
 GPU_DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
 MAX_SOCKETS = 20_000
@@ -52,7 +55,8 @@ class Lock(NamedTuple):
 
 def waits_of(pid: int) -> list[str]:
     """A line each."""
-    return [*_awaited_locks(pid), *_calls(pid)]
+    calls = list(_calls(pid))
+    return [*_awaited_locks(pid), *calls, *(line for line in _connecting(pid) if line not in calls)]
 
 
 def held_locks() -> list[str]:
@@ -156,8 +160,12 @@ def _text_at(pid: int, address: int) -> str:
 def _opening(path: str) -> str:
     with contextlib.suppress(OSError):
         if stat.S_ISFIFO(Path(path).stat().st_mode):
-            return f"Waits for the other end of the pipe {path} to be opened"
+            return f"Waits for the other end of the pipe {path} to be opened{_unopened(path)}"
     return f"Waits for the file {path} to open"
+
+
+def _unopened(path: str) -> str:
+    return "" if any(True for _ in _holders(os.path.realpath(path))) else ", which no process has open"
 
 
 def _in_words(pid: int, call: str, link: str) -> str:
@@ -170,6 +178,32 @@ def _in_words(pid: int, call: str, link: str) -> str:
     if link.startswith(GPU_DEVICES):
         return f"Waits for the GPU at {link}"
     return f"Waits for the file {link}"
+
+
+def _connecting(pid: int) -> Iterator[str]:
+    """Connections that nobody has answered yet, of whichever thread: a library may wait for one with poll()."""
+    links = set(_open_links(pid))
+    for name in ("tcp", "tcp6"):
+        for fields in _sockets(pid, name):
+            if len(fields) > 9 and fields[3] == UNANSWERED and f"socket:[{fields[9]}]" in links:
+                yield f"{CONNECTING}{_address(pid, fields[9])}{_with_listener(pid, fields[2])}"
+
+
+def _open_links(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for handle in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield os.readlink(handle)
+
+
+def _with_listener(pid: int, address: str) -> str:
+    """Who listens at that address, within this machine."""
+    port = address.rpartition(":")[2]
+    listening = (f for name in ("tcp", "tcp6") for f in _sockets(pid, name) if len(f) > 9 and f[3] == LISTENING)
+    inode = next((fields[9] for fields in listening if fields[1].endswith(f":{port}")), None)
+    local = _host_and_port(address).startswith(("127.", "[::1]"))
+    holder = next((holder for holder, _ in _holders(f"socket:[{inode}]")), None) if inode and local else None
+    return f", at which process {holder} listens" if holder is not None else ""
 
 
 def _with(holders: list[int]) -> str:
@@ -227,5 +261,8 @@ def _sockets(pid: int, name: str) -> list[list[str]]:
 def _host_and_port(text: str) -> str:
     """As the kernel writes it: an IPv4 address is a little-endian number in hexadecimal."""
     host, _, port = text.partition(":")
-    address = ".".join(map(str, reversed(bytes.fromhex(host)))) if len(host) == 8 else "[ipv6]"
+    parts = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
+    number = ipaddress.ip_address(b"".join(parts))
+    mapped = number.ipv4_mapped if isinstance(number, ipaddress.IPv6Address) else None
+    address = f"[{number}]" if number.version == 6 and mapped is None else str(mapped or number)
     return f"{address}:{int(port, 16)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -137,7 +138,7 @@ def test_who_tries_for_a_lock_is_told_with_those_that_are_held(tmp_path: Path) -
         polls = process(7, "_poll (filelock/_unix.py:9)", "compile (torch/_inductor/codecache.py:9)")
         (told,) = stuck_processes("\n".join([*held_locks(), polls]))
     assert told.place.cause == "build-lock"
-    assert f"lock on {path}, held by process {holds}" in told.at
+    assert f"process {holds} holds {path}" in told.at
 
 
 def test_who_has_the_other_end_is_told() -> None:
@@ -239,3 +240,50 @@ def test_a_file_is_on_the_device_that_is_mounted_there() -> None:
     with Path("/proc/self/status").open() as file:
         assert waits._mounted_device(os.getpid(), str(file.fileno())) == os.fstat(file.fileno()).st_dev
     assert waits._mounted_device(os.getpid(), "none") is None
+
+
+READING = """Process 9, state S, in x: VLLM::Worker
+Thread 9 (idle): "MainThread"
+    safetensors_weights_iterator (vllm/model_executor/model_loader/weight_utils.py:1208)
+Waits for the other end of the pipe /m/model.safetensors to be opened, which no process has open
+"""
+RENDEZVOUS = """Process 9, state S, in x: VLLM::Worker
+Thread 9 (idle): "MainThread"
+    _create_c10d_store (torch/distributed/rendezvous.py:199)
+Waits for a connection to the socket 127.0.0.1:43413, at which process 7 listens
+"""
+POLLING = """Lock on /c/a.lock, held by process 8
+Lock on /c/b.lock, held by process 8
+Process 9, state S, in x: VLLM::Worker
+Thread 9 (idle): "MainThread"
+    _poll_until_acquired (filelock/_core/_acquire.py:177)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stacks", "cause", "said", "command"),
+    [
+        (READING, "waits-for-opener", "/m/model.safetensors", None),
+        (RENDEZVOUS, "waits-for-connection", "127.0.0.1:43413, at which process 7 listens", None),
+        (POLLING, "build-lock", "process 8 holds /c/a.lock and 1 more", "kill 8"),
+    ],
+)
+def test_what_the_kernel_knows_counts_before_a_frame(stacks: str, cause: str, said: str, command: str | None) -> None:
+    found = diagnose([], hang="no progress", stacks=stacks)
+    assert (found.cause, said in found.summary) == (cause, True)
+    assert found.fix is not None
+    assert found.fix.command == command
+
+
+def test_a_connection_that_nobody_answers_is_told_with_who_listens() -> None:
+    """The other side accepts none, and its queue is full: the connection stays unanswered, whoever polls for it."""
+    with socket.socket() as server, contextlib.ExitStack() as clients:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(3):
+            client = clients.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        told = waits.waits_of(os.getpid())
+    assert f"Waits for a connection to the socket {address}, at which process {os.getpid()} listens" in told
