@@ -79,6 +79,9 @@ async def conclude(end: End, launch: LaunchJournal, seen: Seen, check: Check) ->
     reason = end.reason
     if end.state is not State.STOPPED and not end.explained:
         found, diagnosis = await asyncio.to_thread(_read_log, end, launch, seen)
+        if diagnosis.fix is not None and diagnosis.fix.patch:  # its preflight takes a while: the cause comes first
+            without_patch = msgspec.structs.replace(diagnosis.fix, patch=None)
+            launch.diagnose(msgspec.structs.replace(diagnosis, fix=without_patch))
         launch.diagnose(await asyncio.to_thread(_offered, diagnosis, launch, check))
         ended = f"the engine ended: {exit_words}" if exit_words else end.otherwise or "the engine was stopped"
         reason = reason or found or ended
