@@ -76,6 +76,7 @@ class Context:
     index_top_k: int = 0  # tokens that it chooses
     index_interleaved: bool = False  # turns neighbouring pairs
     index_ratio: int = 1  # tokens of which a key is made
+    index_mxfp4: bool = False  # keys and queries are in 4 bits rather than 8
     compressed_attention: bool = False  # DeepSeek V4's, over compressed entries beside a window
     window: int = 0  # the tokens of that; `rotary_dim` is then of an entry's last numbers
     least_ratio: int = 0  # of compressed entries that are all attended to, the tokens that one is made of; 0: none such

@@ -13,6 +13,8 @@ from kernels.compressed_attention.cases import share_first
 from kernels.compressor import variants
 from kernels.compressor.reference import Compression
 from kernels.compressor.variants import Form
+from kernels.index_cache.cases import TOLERANCE, TOLERANCE_OF_4_BITS
+from kernels.index_cache.reference import numbers
 from kernels.index_cache.reference import pages as key_pages
 from kernels.index_cache.variants import DIM as KEY_DIM
 from kernels.indexer import key_bytes
@@ -23,8 +25,6 @@ from kernels.paged_attention.cases import place
 from kernels.rotary_cache.frequencies import cos_sin_table, inverse_frequencies
 from kernels.selection import Context
 
-# Of codes in 8 bits: sums in another order round a few numbers to the next one.
-TOLERANCE = 2e-2
 BLOCK = 256
 
 
@@ -51,7 +51,8 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
 
 def _case(form: Form, shape: Shape, drafts: int, dtype: torch.dtype) -> Case:
     name = f"{form} {drafts} drafts {dtype}"
-    return Case(name, lambda compressor, device: _run(compressor, form, shape, drafts, dtype, device), TOLERANCE)
+    tolerance = TOLERANCE_OF_4_BITS if form.mxfp4 else TOLERANCE
+    return Case(name, lambda compressor, device: _run(compressor, form, shape, drafts, dtype, device), tolerance)
 
 
 def _run(
@@ -63,7 +64,7 @@ def _run(
     width, kept = dim * (1 + form.overlap), ratio * (1 + form.overlap) + drafts
     placed = place(queries, contexts, BLOCK, device)
     size = BLOCK // ratio
-    each = key_bytes(dim) if form.keys else entry_bytes(dim, ROPE)
+    each = key_bytes(dim, form.mxfp4) if form.keys else entry_bytes(dim, ROPE)
     pages = torch.zeros((placed.num_blocks, page_bytes(size, each)), dtype=torch.uint8, device=device)
     pages = pages[:, : size * each]
     states = len(queries) + 2
@@ -78,13 +79,13 @@ def _run(
         1 + randn((dim,), dtype, device, seed=4) / 8,
         1e-6,
         form.keys,
+        form.mxfp4,
     )
     table = cos_sin_table(*inverse_frequencies(ROPE, 10000.0), max(contexts), torch.float32).to(device)
     positions = torch.cat([torch.arange(c - q, c) for q, c in zip(queries, contexts, strict=True)]).to(device)
     projected = randn((sum(queries), 2 * width), torch.float32, device, seed=5)
     compressor(projected, compression, positions, table, tail, rows, pages, placed.metadata, dtype)
     if form.keys:
-        codes, scales = key_pages(pages, dim)
-        return [tail, codes.float() * scales]
+        return [tail, numbers(*key_pages(pages, dim, form.mxfp4))]
     slots = torch.arange(placed.num_blocks * size, device=device)
     return [tail, read_entries(pages, slots, dim, ROPE, torch.float32)]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kernels import float4
 from kernels.index_cache.reference import hadamard, key_rows, quantise, write_keys
 from kernels.packed_entries.reference import entry_rows, write_entries
 from kernels.paged_attention.metadata import AttentionMetadata
@@ -16,7 +17,8 @@ from kernels.window_entries.reference import turn_last
 
 class Compression(NamedTuple):
     """An entry is made of `ratio` tokens, or of twice as many if they `overlap`. `base` [ratio, width] float32 is added
-    to the gate of each place. The entry is normed with `norm` [dim] and `eps`. `keys`: they are an indexer's."""
+    to the gate of each place. The entry is normed with `norm` [dim] and `eps`. `keys`: they are an indexer's, which in
+    pages of bytes are in MXFP4 with `mxfp4`, and else in e4m3."""
 
     ratio: int
     overlap: bool
@@ -24,6 +26,7 @@ class Compression(NamedTuple):
     norm: Tensor
     eps: float
     keys: bool = False
+    mxfp4: bool = False
 
 
 def compressor(
@@ -105,9 +108,10 @@ def _write(
     made = normed(made, compression.norm.to(made.dtype), compression.eps)
     turn_last(made.unsqueeze(1), entries * compression.ratio, cos_sin)
     dim, rope_dim = made.shape[1], cos_sin.shape[-1]
-    rows = key_rows(pages, dim) if compression.keys else entry_rows(pages, dim, rope_dim)
+    mxfp4 = compression.mxfp4
+    rows = key_rows(pages, dim, mxfp4) if compression.keys else entry_rows(pages, dim, rope_dim)
     slots = blocks[entries // rows].long() * rows + entries % rows
     if compression.keys and pages.dtype == torch.uint8:
-        write_keys(*quantise(hadamard(made)), pages, slots)
+        write_keys(*(float4.quantise if mxfp4 else quantise)(hadamard(made)), pages, slots)
     else:
         write_entries(made, pages, slots, rope_dim)

@@ -19,6 +19,7 @@ from kernels.index_cache.triton import encoded, scaled
 from kernels.index_cache.variants import DIM as KEY_DIM
 from kernels.indexer import key_bytes
 from kernels.launch import architecture, cdiv, launch
+from kernels.mxfp4 import encoded as encoded_mxfp4
 from kernels.packed_entries.triton import UNITS, as_pages, store_entries
 from kernels.packed_entries.variants import DIM, ROPE
 from kernels.paged_attention.metadata import AttentionMetadata
@@ -42,7 +43,7 @@ def compressor(
     """As `reference.compressor`, for bfloat16 and float16, the forms `variants.FORMS`, entries of 512 numbers or keys
     of 128, of which 64 turn, pages of bytes, and a table in float32. Lengths, and not `positions`, say where tokens
     are. Rows of `tail` may be strided, by a multiple of 4."""
-    form = variants.Form(compression.ratio, compression.overlap, compression.keys)
+    form = variants.Form(compression.ratio, compression.overlap, compression.keys, compression.mxfp4)
     width, kept, sequences = projected.shape[1] // 2, tail.shape[1], len(metadata.query_lens)
     dim = width // (1 + form.overlap)
     assert form in variants.FORMS, f"{form}"
@@ -68,7 +69,7 @@ def compressor(
         if is_decode and kept > needed:
             launch(*keeping)
         if form.keys:
-            page_rows, stride16 = pages.shape[1] // key_bytes(dim), pages.stride(0) // 16
+            page_rows, stride16 = pages.shape[1] // key_bytes(dim, form.mxfp4), pages.stride(0) // 16
             kind = torch.uint8 if variant.arguments[5] == "*u8" else torch.float8_e4m3fn
             views = pages.view(kind), pages.view(torch.float32), cos_sin  # the last is not read
         else:
@@ -114,6 +115,7 @@ def entries_kernel(
     RATIO: tl.constexpr,
     OVERLAP: tl.constexpr,
     KEYS: tl.constexpr,
+    MXFP4: tl.constexpr,
     TOKENS: tl.constexpr,
     DECODES: tl.constexpr,
 ):
@@ -172,12 +174,19 @@ def entries_kernel(
         signs = tl.where(shared & 1 == 1, -1.0, 1.0)  # the parity of the bits that both numbers have
         wide = tl.reshape(made.to(tl.float32), [DIM, 1])
         mixed = tl.sum(wide * signs, axis=0)[None, :] * (1.0 / tl.sqrt(DIM * 1.0))
-        code, scale = scaled(mixed.to(TYPE).to(tl.float32))
+        key = mixed.to(TYPE).to(tl.float32)
         at_page = page * (page_stride16 * 16)
-        tl.store(codes_ptr + at_page + row * DIM + channel, encoded(code, codes_ptr.dtype.element_ty))
         # Scales lie behind all keys of a page.
-        at_scales = page * (page_stride16 * 4) + page_rows * (DIM // 4) + row + tl.zeros((1,), tl.int64)
-        tl.store(turned_ptr + at_scales, scale)
+        if MXFP4:
+            codes, exponents = encoded_mxfp4(key, 1, DIM)
+            tl.store(codes_ptr + at_page + row * (DIM // 2) + tl.arange(0, DIM // 2)[None, :], codes)
+            at_scales = at_page + page_rows * (DIM // 2) + row * (DIM // 32)
+            tl.store(codes_ptr + at_scales + tl.arange(0, DIM // 32)[None, :], exponents)
+        else:
+            code, scale = scaled(key)
+            tl.store(codes_ptr + at_page + row * DIM + channel, encoded(code, codes_ptr.dtype.element_ty))
+            at_scales = page * (page_stride16 * 4) + page_rows * (DIM // 4) + row + tl.zeros((1,), tl.int64)
+            tl.store(turned_ptr + at_scales, scale)
     else:
         at_entry = page * page_stride16 + row * UNITS + tl.zeros((1,), tl.int64)
         at_entry_scales = page * (page_stride16 * 2) + page_rows * (UNITS * 2) + row + tl.zeros((1,), tl.int64)

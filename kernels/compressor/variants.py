@@ -19,14 +19,15 @@ _MODULE: Final = "kernels.compressor.triton"
 
 
 class Form(NamedTuple):
-    """Of published models: entries of 4 tokens and of 128, and an indexer's keys of 4."""
+    """Of published models: entries of 4 tokens and of 128, and an indexer's keys of 4, in 8 bits or in MXFP4."""
 
     ratio: int
     overlap: bool
     keys: bool
+    mxfp4: bool = False
 
 
-FORMS: Final = (Form(4, True, False), Form(128, False, False), Form(4, True, True))
+FORMS: Final = (Form(4, True, False), Form(128, False, False), Form(4, True, True), Form(4, True, True, True))
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
@@ -38,19 +39,21 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
 
 def forms(model: Context | None) -> Iterator[Form]:
     for form in FORMS:
+        if model is not None and form.keys and form.mxfp4 != model.index_mxfp4:
+            continue
         if model is None or (model.index_heads if form.overlap else model.least_ratio):
             yield form
 
 
 def entries(arch: int, dtype: str, form: Form, decodes: bool) -> Variant:
-    pages = (codes_of(arch), "*fp32", "*fp32") if form.keys else pages_of(arch)
+    pages = ("*u8" if form.mxfp4 else codes_of(arch), "*fp32", "*fp32") if form.keys else pages_of(arch)
     return variant(
         "compressor",
         f"{_MODULE}:entries_kernel",
         ("*fp32", "*fp32", f"*{TRITON_TYPES[dtype]}", "*fp32", "*fp32", *pages, "*i64", "*i32", "*i32", "*i32",
          *("i32",) * 6, "fp32"),
         {"DIM": KEY_DIM if form.keys else DIM, "ROPE": ROPE, "RATIO": form.ratio, "OVERLAP": form.overlap,
-         "KEYS": form.keys, "TOKENS": TOKENS, "DECODES": decodes},
+         "KEYS": form.keys, "MXFP4": form.mxfp4, "TOKENS": TOKENS, "DECODES": decodes},
         num_warps=8 if form.keys else 4,
     )  # fmt: skip
 

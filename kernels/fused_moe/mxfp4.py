@@ -10,6 +10,7 @@ import triton.language as tl
 from kernels.dependent_launch import wait_for_previous
 from kernels.fused_moe.products import block_and_tile, rows_of
 from kernels.gated_activation.triton import activated
+from kernels.mxfp4 import halves
 
 
 @triton.jit(do_not_specialize=["columns16", "inner32", "top_k", "limit"])
@@ -82,15 +83,9 @@ def mxfp4_product_kernel(
 
 @triton.jit
 def _decoded(codes, exponents, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TYPE: tl.constexpr):
-    """[BLOCK_N, BLOCK_K / 2] bytes and [BLOCK_N, BLOCK_K / 32] exponents -> [BLOCK_N, BLOCK_K].
-
-    The three bits of a code are moved into the place of a float16's last two of exponent and first of mantissa, which
-    stand for 2^14 times less, the subnormal one too.
-    """
-    bits = codes.to(tl.uint16)
-    first = ((bits & 0x07) << 9) | ((bits & 0x08) << 12)
-    second = ((bits & 0x70) << 5) | ((bits & 0x80) << 8)
-    value = tl.reshape(tl.join(first, second), [BLOCK_N, BLOCK_K // 32, 32]).to(tl.float16, bitcast=True)
+    """[BLOCK_N, BLOCK_K / 2] bytes and [BLOCK_N, BLOCK_K / 32] exponents -> [BLOCK_N, BLOCK_K]."""
+    first, second = halves(codes)
+    value = tl.reshape(tl.join(first, second), [BLOCK_N, BLOCK_K // 32, 32])
     scale = (tl.minimum(exponents.to(tl.int32) + 14, 255) << 23).to(tl.float32, bitcast=True)
     return tl.reshape(value.to(tl.float32) * scale[:, :, None], [BLOCK_N, BLOCK_K]).to(TYPE)
 

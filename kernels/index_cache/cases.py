@@ -18,6 +18,7 @@ from kernels.selection import Context
 
 # Of codes in 8 bits: sums in another order round a few numbers to the next one.
 TOLERANCE = 2e-2
+TOLERANCE_OF_4_BITS = 4e-2
 
 
 def cases(arch: int, model: Context | None = None) -> Iterator[Case]:

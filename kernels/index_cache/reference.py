@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
+from kernels.float4 import multiplied_out
 from kernels.index_cache.norm import KeyNorm
-from kernels.indexer import GROUP
+from kernels.indexer import GROUP, key_bytes
 from kernels.rotary_cache.reference import turn, write
 
 LARGEST = 448.0  # that e4m3 holds
@@ -88,22 +89,34 @@ def quantise(x: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor]:
 
 
 def write_keys(codes: Tensor, scales: Tensor, cache: Tensor, slots: Tensor) -> None:
-    """Keys [N, dim] and their scales [N, groups] into pages of `cache`."""
-    keys, of_keys = pages(cache, codes.shape[-1])
+    """Keys [N, dim] and their scales [N, groups] into pages of `cache`: of `quantise`, or bytes [N, dim / 2] of
+    `float4.quantise`."""
+    mxfp4 = codes.dtype == torch.uint8
+    keys, of_keys = pages(cache, codes.shape[-1] * (1 + mxfp4), mxfp4)
     block, offset = slots // keys.shape[1], slots % keys.shape[1]
     keys.view(torch.uint8)[block, offset] = codes.view(torch.uint8)
     of_keys[block, offset] = scales
 
 
-def key_rows(cache: Tensor, dim: int) -> int:
+def key_rows(cache: Tensor, dim: int, mxfp4: bool = False) -> int:
     """How many keys a block has."""
-    return cache.shape[1] if cache.dtype != torch.uint8 else pages(cache, dim)[0].shape[1]
+    return cache.shape[1] if cache.dtype != torch.uint8 else cache.shape[1] // key_bytes(dim, mxfp4)
 
 
-def pages(cache: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Views of the keys [blocks, block_size, dim] and their scales [blocks, block_size, groups]."""
-    groups = -(-dim // GROUP)
-    block_size = cache.shape[1] // (dim + 4 * groups)
-    keys = cache[:, : block_size * dim].view(torch.float8_e4m3fn)
-    scales = cache[:, block_size * dim :].view(torch.float32)
-    return keys.unflatten(1, (block_size, dim)), scales.unflatten(1, (block_size, groups))
+def pages(cache: Tensor, dim: int, mxfp4: bool = False) -> tuple[Tensor, Tensor]:
+    """Views of the keys [blocks, block_size, dim] in e4m3 and their scales [blocks, block_size, groups] in float32; of
+    those in MXFP4 bytes of two numbers, [blocks, block_size, dim / 2], and exponents."""
+    rows = key_rows(cache, dim, mxfp4)
+    codes = rows * (dim // 2 if mxfp4 else dim)
+    keys, scales = cache[:, :codes], cache[:, codes:]
+    if not mxfp4:
+        keys, scales = keys.view(torch.float8_e4m3fn), scales.view(torch.float32)
+    return keys.unflatten(1, (rows, -1)), scales.unflatten(1, (rows, -1))
+
+
+def numbers(keys: Tensor, scales: Tensor) -> Tensor:
+    """What `pages` has views of: [..., dim] float32."""
+    if keys.dtype == torch.uint8:
+        return multiplied_out(keys, scales.contiguous().view(torch.float8_e8m0fnu), torch.float32)
+    wide: Tensor = (keys.float().unflatten(-1, (scales.shape[-1], -1)) * scales.unsqueeze(-1)).flatten(-2)
+    return wide

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels.cases import Case, randn
-from kernels.index_cache.cases import TOLERANCE
+from kernels.index_cache.cases import TOLERANCE, TOLERANCE_OF_4_BITS
+from kernels.index_cache.reference import numbers, pages
 from kernels.index_cache.variants import DIM
 from kernels.index_query import variants
 from kernels.indexer import key_bytes
@@ -20,17 +21,21 @@ from kernels.window_entries.cases import POSITIONS, table
 def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     for variant in variants.variants(arch, model):
         dtype = torch.bfloat16 if variant.arguments[0] == "*bf16" else torch.float16
+        mxfp4 = bool(dict(variant.constants)["MXFP4"])
         for tokens, heads in ((11, 64), (3, 5)):
-            yield Case(f"{tokens} tokens, {heads} heads, {dtype}", _call(tokens, heads, dtype), TOLERANCE)
+            name = f"{tokens} tokens, {heads} heads, {dtype}{', MXFP4' * mxfp4}"
+            yield Case(name, _call(tokens, heads, dtype, mxfp4), TOLERANCE_OF_4_BITS if mxfp4 else TOLERANCE)
 
 
-def _call(tokens: int, heads: int, dtype: torch.dtype) -> Callable[..., list[Tensor]]:
+def _call(tokens: int, heads: int, dtype: torch.dtype, mxfp4: bool) -> Callable[..., list[Tensor]]:
     def run(index_query: Callable[..., Any], device: torch.device) -> list[Tensor]:
         query = randn((tokens, heads, DIM), dtype, device, seed=1)
         weights = randn((tokens, heads), torch.float32, device, seed=2)
-        cache = torch.zeros((1, 64 * key_bytes(DIM)), dtype=torch.uint8, device=device)
+        cache = torch.zeros((1, 64 * key_bytes(DIM, mxfp4)), dtype=torch.uint8, device=device)
         positions = torch.tensor(POSITIONS, device=device)[1 : tokens + 1]
-        codes, out = index_query(query, weights, positions, table(device), cache)
+        codes, out = index_query(query, weights, positions, table(device), cache, mxfp4)
+        if mxfp4:
+            return [numbers(*pages(codes, DIM, mxfp4)), out]
         return [codes.float() * out.unsqueeze(-1)]
 
     return run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.index_cache.reference import key_rows, pages
-from kernels.indexer import queries_together
+from kernels.index_cache.reference import key_rows, numbers, pages
+from kernels.indexer import head_dim_of, queries_together
 from kernels.indexer.chosen import Chosen
 from kernels.paged_attention.metadata import AttentionMetadata
 
@@ -21,10 +21,15 @@ def indexer(
     them: none at first.
 
     Args:
-        query: [T, heads, head_dim] and `weights` [T, heads], as `index_cache` returns them.
-        cache: as of `index_cache`, the new tokens already written.
+        query: [T, heads, head_dim] and `weights` [T, heads], as `index_cache` returns them; or a token's queries in
+            MXFP4, [T, bytes], as a page has keys.
+        cache: as of `index_cache`, the new tokens already written; its keys are as the queries are.
         metadata: which rows of `query` and which blocks belong to which sequence.
     """
+    mxfp4 = query.dtype == torch.uint8
+    if mxfp4:
+        query = numbers(*pages(query, head_dim_of(query.shape[1] // weights.shape[1]), mxfp4))
+    dim = query.shape[-1]
     slots = torch.full((len(query), top_k), -1, dtype=torch.int32, device=query.device)
     counts = torch.empty(len(query), dtype=torch.int32, device=query.device)
     start = 0
@@ -32,14 +37,14 @@ def indexer(
         blocks, length = metadata.block_tables[seq], tokens // ratio
         visible = (torch.arange(tokens - count, tokens, device=query.device) + 1) // ratio
         counts[start : start + count] = visible.clamp(max=top_k)
-        own = _slots(blocks, length, cache, query.shape[-1])
+        own = _slots(blocks, length, key_rows(cache, dim, mxfp4))
         # That see no more than top_k.
         few = max(min(top_k * ratio + ratio - 1 - (tokens - count), count), 0)
         slots[start : start + few, :length] = torch.where(
             torch.arange(min(top_k, length), device=query.device) < visible[:few, None], own[:top_k], -1
         )
         if few < count:
-            keys = _keys(cache, blocks, length, query.shape[-1])
+            keys = _keys(cache, blocks, length, dim, mxfp4)
             together = queries_together(2 * query.shape[1] * length * 4)
             for first in range(start + few, start + count, together):
                 rows = slice(first, min(first + together, start + count))
@@ -66,19 +71,16 @@ def _largest(scores: Tensor, count: int) -> Tensor:
     return (larger | (equal & (equal.cumsum(-1) <= missing))).nonzero()[:, 1].view(-1, count)
 
 
-def _slots(blocks: Tensor, length: int, cache: Tensor, dim: int) -> Tensor:
+def _slots(blocks: Tensor, length: int, block_size: int) -> Tensor:
     """Of each token of a sequence, [L] int32."""
-    block_size = key_rows(cache, dim)
-    position = torch.arange(length, device=cache.device)
+    position = torch.arange(length, device=blocks.device)
     slots: Tensor = blocks[position // block_size] * block_size + position % block_size
     return slots
 
 
-def _keys(cache: Tensor, blocks: Tensor, length: int, dim: int) -> Tensor:
+def _keys(cache: Tensor, blocks: Tensor, length: int, dim: int, mxfp4: bool) -> Tensor:
     """Those of a sequence's tokens, [L, dim] float32."""
     if cache.dtype != torch.uint8:
         return cache.index_select(0, blocks[: -(-length // cache.shape[1])]).flatten(0, 1)[:length].float()
-    block_size = pages(cache, dim)[0].shape[1]
-    keys, scales = pages(cache.index_select(0, blocks[: -(-length // block_size)]), dim)
-    wide: Tensor = keys.float().unflatten(-1, (scales.shape[-1], -1)) * scales.unsqueeze(-1)
-    return wide.flatten(-2).flatten(0, 1)[:length]
+    own = cache.index_select(0, blocks[: -(-length // key_rows(cache, dim, mxfp4))])
+    return numbers(*pages(own, dim, mxfp4)).flatten(0, 1)[:length]

@@ -25,9 +25,9 @@ def indexer(
     """As `reference.indexer`, for a cache of pages, at multiples of 16 bytes and with a power of two of keys each, and
     queries of `variants.HEADS` heads with 128 numbers."""
     assert cache.stride(0) % 16 == 0, f"pages {cache.stride(0)} bytes apart"
-    tokens, heads = query.shape[:2]
-    score = _score(architecture(), heads, variants.TILE)
-    if score.options["CODED"]:
+    (tokens, heads), mxfp4 = weights.shape, query.dtype == torch.uint8
+    score = _score(architecture(), heads, variants.TILE, mxfp4)
+    if score.options["CODED"] or mxfp4:
         query, cache = query.view(torch.uint8), cache.view(torch.uint8)
     else:
         cache = cache.view(torch.float8_e4m3fn)
@@ -38,7 +38,7 @@ def indexer(
     decodes = metadata.num_decodes
     if decodes:
         longest = max(metadata.context_lens[:decodes]) // ratio
-        decode = _score(architecture(), heads, variants.DECODE_TILE)
+        decode = _score(architecture(), heads, variants.DECODE_TILE, mxfp4)
         _choose(query, weights, cache, metadata, chosen, decode, 0, slice(0, decodes), longest, ratio)
     end = decodes
     for seq in range(decodes, len(metadata.query_lens)):
@@ -61,9 +61,9 @@ def _choose(
     ratio: int,
 ) -> None:
     """For `rows`: of the sequence `seq`, or of decodes from it on. The last sees `longest` keys."""
-    dim, top_k = query.shape[-1], chosen.slots.shape[1]
+    dim, top_k = int(variant.options["DIM"]), chosen.slots.shape[1]
     keys, queries = int(variant.options["KEYS"]), int(variant.options["QUERIES"])
-    size = cache.shape[1] // key_bytes(dim)
+    size = cache.shape[1] // key_bytes(dim, bool(variant.options["MXFP4"]))
     assert size & (size - 1) == 0, f"{size} keys in a page"
     page_shift = size.bit_length() - 1
     starts, lens, tables = metadata.query_start_loc, metadata.seq_lens, metadata.block_tables

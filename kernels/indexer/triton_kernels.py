@@ -8,6 +8,7 @@ import triton.language as tl
 
 from kernels.dependent_launch import wait_for_previous
 from kernels.float8 import decode_e4m3
+from kernels.mxfp4 import decoded_halves
 
 _LEAST = tl.constexpr(-(1 << 31))
 
@@ -20,7 +21,7 @@ _LEAST = tl.constexpr(-(1 << 31))
     do_not_specialize_on_alignment=["query_start_ptr", "seq_lens_ptr", "table_ptr"],
 )  # fmt: skip
 def score_kernel(
-    query_ptr,  # [T, HEADS, DIM] codes
+    query_ptr,  # [T, HEADS, DIM] codes, or with MXFP4 of each token those of all heads and then their exponents
     weights_ptr,  # [T, HEADS] float32
     keys_ptr,  # the cache, byte by byte
     scales_ptr,  # the cache in float32
@@ -41,9 +42,11 @@ def score_kernel(
     DIM: tl.constexpr,
     KEYS: tl.constexpr,
     QUERIES: tl.constexpr,  # 1: of decodes, a sequence each
-    CODED: tl.constexpr,  # codes are to be decoded
+    CODED: tl.constexpr,  # codes in 8 bits are to be decoded
+    MXFP4: tl.constexpr,
 ):
     wait_for_previous()
+    GROUPS: tl.constexpr = DIM // 32
     seq = (first_seq + (tl.program_id(1) if QUERIES == 1 else 0)).to(tl.int64)
     row = first_row + tl.program_id(1) * QUERIES
     last = tl.minimum(row + QUERIES, end_row) - 1
@@ -57,28 +60,56 @@ def score_kernel(
     seen = token < visible
     page = tl.load(table_ptr + seq * table_width + (token >> page_shift), mask=seen, other=0).to(tl.int64)
     offset = token & ((1 << page_shift) - 1)
-    place = page * (page_bytes16 * 16) + offset * DIM
-    dim = tl.arange(0, DIM)[None, :]
-    keys = tl.load(keys_ptr + place[:, None] + dim, mask=seen[:, None], other=0.0)  # [KEYS, DIM]
     # Scales lie behind all keys of a page.
-    place = page * (page_bytes16 * 4) + ((DIM // 4) << page_shift) + offset
-    scale = tl.load(scales_ptr + place, mask=seen, other=0.0)
-    if CODED:
-        keys = decode_e4m3(keys).to(tl.float16)
+    if MXFP4:
+        place = page * (page_bytes16 * 16)
+        even, odd = _halves(
+            keys_ptr + (place + offset * (DIM // 2)), keys_ptr + (place + ((DIM // 2) << page_shift) + offset * GROUPS),
+            seen, KEYS, DIM,
+        )  # fmt: skip
+    else:
+        dim = tl.arange(0, DIM)[None, :]
+        place = page * (page_bytes16 * 16) + offset * DIM
+        keys = tl.load(keys_ptr + place[:, None] + dim, mask=seen[:, None], other=0.0)  # [KEYS, DIM]
+        place = page * (page_bytes16 * 4) + ((DIM // 4) << page_shift) + offset
+        scale = tl.load(scales_ptr + place, mask=seen, other=0.0)
+        if CODED:
+            keys = decode_e4m3(keys).to(tl.float16)
     head = tl.arange(0, HEADS)
     while row <= last:
         of_row = row.to(tl.int64) * HEADS + head
-        query = tl.load(query_ptr + of_row[:, None] * DIM + dim)  # [HEADS, DIM]
-        if CODED:
-            query = decode_e4m3(query).to(tl.float16)
-        weights = tl.load(weights_ptr + of_row)
         # Heads side by side: a thread sums most of them by itself.
-        products = tl.dot(keys, tl.trans(query))  # [KEYS, HEADS]
+        if MXFP4:
+            of_token = query_ptr + row.to(tl.int64) * (HEADS * (DIM // 2 + GROUPS))
+            even_query, odd_query = _halves(
+                of_token + head * (DIM // 2), of_token + HEADS * (DIM // 2) + head * GROUPS,
+                head < HEADS, HEADS, DIM,
+            )  # fmt: skip
+            products = tl.dot(even, tl.trans(even_query))  # [KEYS, HEADS]
+            products = tl.dot(odd, tl.trans(odd_query), products)
+        else:
+            query = tl.load(query_ptr + of_row[:, None] * DIM + dim)  # [HEADS, DIM]
+            if CODED:
+                query = decode_e4m3(query).to(tl.float16)
+            products = tl.dot(keys, tl.trans(query))
+        weights = tl.load(weights_ptr + of_row)
         products = tl.where(products < 0, 0.0, products)  # NaN stays
-        scores = tl.sum(products * weights[None, :], axis=1) * scale
+        scores = tl.sum(products * weights[None, :], axis=1)
+        if not MXFP4:
+            scores *= scale
         target = scores_ptr + (row - first_row).to(tl.int64) * width + token
         tl.store(target, scores, mask=token < (before + row) // ratio)
         row += 1
+
+
+@triton.jit
+def _halves(codes, exponents, given, ROWS: tl.constexpr, DIM: tl.constexpr):
+    """Of rows in MXFP4, by pointers [ROWS] to both, the even and the odd columns in bfloat16; zeros where not `given`."""
+    group, byte = tl.arange(0, DIM // 32), tl.arange(0, 16)
+    places = codes[:, None, None] + (group[None, :, None] * 16 + byte[None, None, :])
+    bits = tl.load(places, mask=given[:, None, None], other=0)
+    scales = tl.load(exponents[:, None] + group[None, :], mask=given[:, None], other=0)
+    return decoded_halves(bits, scales, ROWS, DIM, tl.bfloat16)
 
 
 @triton.jit(

@@ -32,20 +32,27 @@ DECODE_TILE: Final = Tile(128, 1, 4)
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     for heads in HEADS if model is None else (model.index_heads,):
-        for tile in (DECODE_TILE, TILE):
-            yield score(arch, heads, tile)
+        for mxfp4 in formats(model):
+            for tile in (DECODE_TILE, TILE):
+                yield score(arch, heads, tile, mxfp4)
     yield from (select(decodes=True), select(decodes=False))
 
 
-def score(arch: int, heads: int, tile: Tile) -> Variant:
-    codes = codes_of(arch)
+def formats(model: Context | None) -> tuple[bool, ...]:
+    """Whether keys are in MXFP4."""
+    return (False, True) if model is None else (model.index_mxfp4,)
+
+
+def score(arch: int, heads: int, tile: Tile, mxfp4: bool) -> Variant:
+    codes = "*u8" if mxfp4 else codes_of(arch)
     return variant(
         "indexer",
         f"{_MODULE}:score_kernel",
         (codes, "*fp32", codes, "*fp32", "*fp32", "*i32", "*i32", "*i32", *("i32",) * 9),
-        {"HEADS": heads, "DIM": DIM, "KEYS": tile.keys, "QUERIES": tile.queries, "CODED": not has_fp8(arch)},
+        {"HEADS": heads, "DIM": DIM, "KEYS": tile.keys, "QUERIES": tile.queries, "CODED": not has_fp8(arch),
+         "MXFP4": mxfp4},
         num_warps=tile.num_warps,
-    )
+    )  # fmt: skip
 
 
 def select(*, decodes: bool) -> Variant:

@@ -17,8 +17,9 @@ _LARGEST_BLOCK: Final = 64  # tokens; contexts are copied in whole blocks
 def workspace_tensors(backend: str, context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     """Tensor by tensor, for each moment that may be the peak. The queries are among them, which are there in place of
     attention's own."""
-    queries = step.num_tokens * context.index_heads * context.index_head_dim
-    queries *= 4 if context.cache_dtype == "float32" else 1
+    heads, dim = context.index_heads, context.index_head_dim
+    of_token = heads * (key_bytes(dim, context.index_mxfp4) if context.index_mxfp4 else dim)
+    queries = step.num_tokens * (4 * heads * dim if context.cache_dtype == "float32" else of_token)
     return tuple((queries, *tensors) for tensors in _BY_BACKEND[backend](context, step))
 
 
@@ -35,7 +36,7 @@ def _torch(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
         queries_together(2 * heads * length * 4), step.num_tokens, (length - context.index_top_k) * context.index_ratio
     )
     products, scores, queries = rows * heads * length * 4, rows * length * 4, rows * heads * dim * 4
-    copies: tuple[int, ...] = (keys, (length + _LARGEST_BLOCK) * key_bytes(dim))
+    copies: tuple[int, ...] = (keys, (length + _LARGEST_BLOCK) * key_bytes(dim, context.index_mxfp4))
     if context.cache_dtype == "float32":
         copies, queries = (), 0
     return (
