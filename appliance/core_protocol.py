@@ -21,6 +21,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     device: str  # "cpu", or a CUDA device name such as "cuda:0"
     dtype: str  # "float32", "bfloat16" or "float16"
     kv_cache_dtype: str
+    index_key_dtype: str = "auto"  # of an indexer's keys, as the profile says it
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int

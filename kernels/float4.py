@@ -18,8 +18,10 @@ VALUES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5,
 
 def unpacked(codes: Tensor) -> Tensor:
     """[..., columns / 2] of bytes -> [..., columns] float32, not scaled."""
-    bits = codes.view(torch.uint8).int()
-    return torch.tensor(VALUES, device=codes.device)[torch.stack((bits & 15, bits >> 4), dim=-1).flatten(-2)]
+    of_code = torch.tensor(VALUES, device=codes.device)
+    of_byte = torch.stack((of_code.repeat(16), of_code.repeat_interleave(16)), dim=-1)  # [256, 2]
+    pairs = of_byte.index_select(0, codes.view(torch.uint8).flatten().int())
+    return pairs.view(*codes.shape[:-1], -1)
 
 
 def multiplied_out(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
@@ -30,17 +32,17 @@ def multiplied_out(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
-    """[..., dim] of a multiple of 32 -> bytes [..., dim / 2] and exponents [..., dim / 32], uint8. A group's scale is the
-    least power of two, but at least 2^-126, that makes its largest number at most 6; numbers go to the nearest, those in
-    the middle to the even code. A group with infinity or NaN is NaN."""
+    """[..., dim] of a multiple of 32 -> bytes [..., dim / 2] and exponents [..., dim / 32], uint8. A group's scale is
+    the least power of two, but at least 2^-126, that makes its largest number at most 6; numbers go to the nearest,
+    those in the middle to the even code. A group with infinity or NaN is NaN."""
     grouped = x.float().unflatten(-1, (-1, GROUP))
     wanted = grouped.abs().amax(-1).clamp(min=LARGEST * 2.0**-126) * (1 / LARGEST)
     exponents = ((wanted.view(torch.int32) + 0x7FFFFF) >> 23).where(wanted.isfinite(), 255)
     inverse = ((254 - exponents).clamp(min=0) << 23).view(torch.float32)
-    magnitude = grouped.abs() * inverse.unsqueeze(-1)
+    magnitude = grouped.abs().mul_(inverse.unsqueeze(-1))
     codes = torch.zeros_like(magnitude, dtype=torch.uint8)
     for code, middle in enumerate(_MIDDLES):
         codes += magnitude >= middle if code % 2 else magnitude > middle
-    codes += grouped.signbit() * 8
+    codes |= grouped.signbit().to(torch.uint8) << 3
     even, odd = codes.flatten(-2).unflatten(-1, (-1, 2)).unbind(-1)
     return even | (odd << 4), exponents.to(torch.uint8)

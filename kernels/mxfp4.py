@@ -1,4 +1,4 @@
-"""MXFP4 in Triton by integer arithmetic, which every architecture has. `float4` says what it is, and has it in torch."""
+"""MXFP4 in Triton by integer arithmetic, which every architecture has. `float4` says what it is, in torch."""
 
 from __future__ import annotations
 

@@ -74,14 +74,16 @@ class Compressed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompressedKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Of every `ratio` tokens the key by which an indexer finds their entry; else as `Indexer`."""
+    """Of every `ratio` tokens the key by which an indexer finds their entry; as `Indexer`, but with `mxfp4` in that format
+    rather than in 8 bits."""
 
     ratio: int
     head_dim: int
+    mxfp4: bool = False
 
     def block_bytes(self, block_size: int, item_bytes: int) -> int:
         rows = block_size // self.ratio
-        return rows * self.head_dim * 4 if item_bytes == 4 else page_bytes(rows, key_bytes(self.head_dim))
+        return rows * self.head_dim * 4 if item_bytes == 4 else page_bytes(rows, key_bytes(self.head_dim, self.mxfp4))
 
 
 class StatePart(msgspec.Struct, frozen=True):

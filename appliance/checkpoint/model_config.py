@@ -45,12 +45,14 @@ class Attention(msgspec.Struct, frozen=True):
 class Indexing(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen for sparse attention (DeepSeek-V3.2, arXiv 2512.02556): a query sees the `top_k` with the
     largest sum over `num_heads` of a weight times max(q k, 0). Heads and keys have `head_dim` numbers, of which as many
-    turn with the position as in attention itself, `interleaved` in neighbouring pairs or else over halves."""
+    turn with the position as in attention itself, `interleaved` in neighbouring pairs or else over halves. Where a
+    cache is not in float32, queries and keys are rounded: to MXFP4 if that is set, else to 8 bits."""
 
     num_heads: int
     head_dim: int
     top_k: int
     interleaved: bool
+    mxfp4: bool = False
 
 
 class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):

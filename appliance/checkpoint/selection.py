@@ -80,6 +80,7 @@ def selection_context(
         index_top_k=indexing.top_k if indexing else 0,
         index_interleaved=indexing.interleaved if indexing else False,
         index_ratio=compressed.ratio if compressed and indexing else 1,
+        index_mxfp4=indexing.mxfp4 if indexing else False,
         compressed_attention=compressed is not None,
         window=compressed.window if compressed else 0,
         least_ratio=min(_ratios_of_all(config), default=0),

@@ -132,7 +132,7 @@ class Caches:
         dim = spec.head_dim if isinstance(spec, CompressedKeys) else spec.dim
         if self._dtype == torch.float32:
             return torch.zeros((blocks, rows, dim), device=self.states.device)
-        each = key_bytes(dim) if isinstance(spec, CompressedKeys) else entry_bytes(dim, spec.rope_dim)
+        each = key_bytes(dim, spec.mxfp4) if isinstance(spec, CompressedKeys) else entry_bytes(dim, spec.rope_dim)
         pages = torch.zeros((blocks, page_bytes(rows, each)), dtype=torch.uint8, device=self.states.device)
         return pages[:, : rows * each]
 

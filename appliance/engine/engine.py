@@ -19,6 +19,7 @@ from appliance.checkpoint.drafting import with_drafts, with_head
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.fused_experts import one_by_one
 from appliance.checkpoint.grammar import GrammarError
+from appliance.checkpoint.index_keys import with_index_keys
 from appliance.checkpoint.memory.graph_shapes import GraphShape, graph_shapes, most_rows
 from appliance.checkpoint.safetensors import read_index
 from appliance.checkpoint.sharding import sharded, shards
@@ -86,7 +87,7 @@ class Engine:
         folder = Path(config.model_folder)
         device = torch.device(config.device)
         dtype = torch_dtype(config.dtype)
-        whole = read_config(folder)
+        whole = with_index_keys(read_config(folder), config.index_key_dtype)
         if config.drafts == "mtp":
             whole = with_head(whole)
         whole = with_drafts(whole, config.num_speculative_tokens)

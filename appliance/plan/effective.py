@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from appliance.checkpoint import index_keys
 from appliance.checkpoint.cache_specs import pool_windows
 from appliance.checkpoint.config import DTYPES, ModelConfig
 from appliance.checkpoint.drafting import with_drafts, with_head
+from appliance.checkpoint.index_keys import with_index_keys
 from appliance.checkpoint.memory import (
     CACHE_DTYPES,
     MemoryLimits,
@@ -82,7 +84,7 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     ranks = _ranks(profile, config)
     device = select_device(profile.device, inventory, machine.environ, ranks)
     gpus = gpus_of_ranks(device, inventory, machine.environ, ranks)
-    config = sharded(_drafting(config, profile), ranks)
+    config = sharded(_drafting(with_index_keys(config, profile.index_key_dtype), profile), ranks)
     values = {setting.key: _as_given(profile, setting.key, setting.default) for setting in SETTINGS}
     if profile.served_model_name == profile.name:
         values["served-model-name"] = EffectiveValue(profile.name, "default", "the profile's name")
@@ -92,6 +94,10 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     dtype: str = values["dtype"].value
     if profile.kv_cache_dtype == "auto":
         values["kv-cache-dtype"] = EffectiveValue(dtype, "default", "the same as dtype")
+    if profile.index_key_dtype == index_keys.AUTO and (published := index_keys.published(config)):
+        values["index-key-dtype"] = EffectiveValue(published, "model", "as the family's own code has them")
+        if CACHE_DTYPES.get(values["kv-cache-dtype"].value) == "float32":
+            values["index-key-dtype"] = EffectiveValue("float32", "engine", "as the cache")
     if profile.block_size % config.block_multiple and not engine_named(profile.engine).measures_memory:
         why = f"the model keeps entries of up to {config.block_multiple} tokens, which a block must hold whole"
         values["block-size"] = EffectiveValue(block_size_for(config), "model", why)

@@ -105,6 +105,7 @@ class NativePlan(LaunchPlan):
             device="cpu" if self.device.gpu is None else "cuda:0",
             dtype=self.dtype,
             kv_cache_dtype=CACHE_DTYPES[effective["kv-cache-dtype"].value],
+            index_key_dtype=profile.index_key_dtype,
             max_model_len=self.max_model_len,
             max_num_seqs=profile.max_num_seqs,
             max_num_batched_tokens=profile.max_num_batched_tokens,

@@ -76,6 +76,7 @@ def load(document: Mapping[str, Any]) -> Profile:
         block_size=values["block-size"],
         gpu_memory_utilization=values["gpu-memory-utilization"],
         kv_cache_dtype=values["kv-cache-dtype"],
+        index_key_dtype=values["index-key-dtype"],
         kv_cache_memory_bytes=values["kv-cache-memory-bytes"],
         tensor_parallel_size=values["tensor-parallel-size"],
         enforce_eager=values["enforce-eager"],

@@ -193,6 +193,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         help="The number format of the KV cache. `auto`: the same as `dtype`.",
     ),
     Setting(
+        key="index-key-dtype",
+        type=Type.TEXT,
+        default="auto",
+        allowed=("auto", "fp8", "mxfp4"),
+        group="Cache",
+        help="The number format of an indexer's keys, in models with sparse attention. `auto`: as the model's makers "
+        "have them, `mxfp4` for DeepSeek V4 and `fp8` for others.",
+    ),
+    Setting(
         key="kv-cache-memory-bytes",
         type=Type.SIZE,
         default=None,
@@ -436,6 +445,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     gpu_memory_utilization: float
     kv_cache_dtype: str
+    index_key_dtype: str
     kv_cache_memory_bytes: int | None
     tensor_parallel_size: int
     enforce_eager: bool

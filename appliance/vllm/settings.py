@@ -61,8 +61,8 @@ FLAGS: Final = (
 # Settings that are the appliance's own affair, or whose flags command_line.py makes.
 OTHERWISE: Final = frozenset({
     "schema", "name", "model.path", "model.digest", "engine", "device", "max-model-len", "on-failure",
-    "prefix-cache-salt", "tool-call-parser", "reasoning-parser", "strict-requests", "response-store", "jit",
-    "vllm.extra-args", "vllm.environment", "chat-encoding", "site-backends",
+    "index-key-dtype", "prefix-cache-salt", "tool-call-parser", "reasoning-parser", "strict-requests", "response-store",
+    "jit", "vllm.extra-args", "vllm.environment", "chat-encoding", "site-backends",
     "speculative-config.num-speculative-tokens",
     *(key for key in BY_KEY if key.startswith(("backends.", "on-request.", "sampling-defaults.", "ray."))),
 })  # fmt: skip

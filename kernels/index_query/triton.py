@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.dependent_launch import wait_for_previous
 from kernels.index_cache.triton import encoded, scaled, transformed
-from kernels.index_cache.variants import DIM, ROTARY, ROWS
+from kernels.index_cache.variants import DIM, ROTARY
 from kernels.index_query import variants
 from kernels.indexer import key_bytes
 from kernels.launch import architecture, cdiv, launch
@@ -38,7 +38,7 @@ def index_query(
     kind = torch.uint8 if variant.arguments[4] == "*u8" else torch.float8_e4m3fn
     if tokens:
         launch(
-            index_query_kernel, variant, (cdiv(tokens * heads, ROWS),),
+            index_query_kernel, variant, (cdiv(tokens * heads, int(variant.options["ROWS"])),),
             query, weights, positions, cos_sin, codes.view(kind), out, tokens, heads, heads**-0.5 * dim**-0.5,
         )  # fmt: skip
     return codes, out

@@ -27,9 +27,7 @@ def indexer(
         metadata: which rows of `query` and which blocks belong to which sequence.
     """
     mxfp4 = query.dtype == torch.uint8
-    if mxfp4:
-        query = numbers(*pages(query, head_dim_of(query.shape[1] // weights.shape[1]), mxfp4))
-    dim = query.shape[-1]
+    dim = head_dim_of(query.shape[1] // weights.shape[1]) if mxfp4 else query.shape[-1]
     slots = torch.full((len(query), top_k), -1, dtype=torch.int32, device=query.device)
     counts = torch.empty(len(query), dtype=torch.int32, device=query.device)
     start = 0
@@ -45,10 +43,11 @@ def indexer(
         )
         if few < count:
             keys = _keys(cache, blocks, length, dim, mxfp4)
-            together = queries_together(2 * query.shape[1] * length * 4)
+            together = queries_together(2 * weights.shape[1] * length * 4)
             for first in range(start + few, start + count, together):
                 rows = slice(first, min(first + together, start + count))
-                scores = _scores(query[rows], weights[rows], keys, visible[rows.start - start : rows.stop - start])
+                some = numbers(*pages(query[rows], dim, mxfp4)) if mxfp4 else query[rows]
+                scores = _scores(some, weights[rows], keys, visible[rows.start - start : rows.stop - start])
                 slots[rows] = own[_largest(scores, top_k)]
                 del scores  # before there are others
         start += count

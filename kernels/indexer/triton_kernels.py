@@ -104,7 +104,7 @@ def score_kernel(
 
 @triton.jit
 def _halves(codes, exponents, given, ROWS: tl.constexpr, DIM: tl.constexpr):
-    """Of rows in MXFP4, by pointers [ROWS] to both, the even and the odd columns in bfloat16; zeros where not `given`."""
+    """Even and odd columns of rows in MXFP4 in bfloat16, by pointers [ROWS] to both parts; zeros where not `given`."""
     group, byte = tl.arange(0, DIM // 32), tl.arange(0, 16)
     places = codes[:, None, None] + (group[None, :, None] * 16 + byte[None, None, :])
     bits = tl.load(places, mask=given[:, None, None], other=0)

@@ -53,6 +53,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "index_head_dim": (128,),
     "index_top_k": (2048,),
     "index_interleaved": (False, True),
+    "index_mxfp4": (False,),
     "gated_delta_head_dim": (0, 64, 128),
     "gated_delta_value_dim": (64, 128, 256),
     "gated_delta_key_heads": (16,),
@@ -71,7 +72,8 @@ COMPRESSED: dict[str, tuple[Any, ...]] = {
     "window": (128,),
     "least_ratio": (0, 128),
     "index_ratio": (4,),
-    "index_heads": (0, 64),
+    "index_heads": (0, 32, 64),
+    "index_mxfp4": (False, True),
     "index_top_k": (512, 1024),
     "latent_attention": (False,),
 }

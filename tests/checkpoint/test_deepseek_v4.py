@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from appliance.checkpoint import CheckpointError
 from appliance.checkpoint.cache_specs import (
@@ -19,6 +20,7 @@ from appliance.checkpoint.cache_specs import (
 )
 from appliance.checkpoint.config import ModelConfig, read_config
 from appliance.checkpoint.drafting import with_head
+from appliance.checkpoint.index_keys import with_index_keys
 from appliance.checkpoint.layout import expected_tensors, is_ignored, loading_bytes, weight_bytes
 from appliance.checkpoint.model_config import CompressedAttention
 from appliance.checkpoint.selection import selection_context
@@ -65,19 +67,27 @@ def growing(config: ModelConfig) -> float:
         if isinstance(spec, Compressed):
             total += entry_bytes(spec.dim, spec.rope_dim) / spec.ratio
         elif isinstance(spec, CompressedKeys):
-            total += key_bytes(spec.head_dim) / spec.ratio
+            total += key_bytes(spec.head_dim, spec.mxfp4) / spec.ratio
     return total
 
 
 @pytest.mark.parametrize(
-    ("published", "of_entries", "of_pages", "megabytes", "kinds"),
-    [(FLASH, 3850, 3915, 15.4, (2, 21, 20)), (PRO, 5511, 5610, 23.3, (0, 30, 31))],
-    ids=["Flash", "Pro"],
-)
+    ("published", "keys", "of_entries", "of_pages", "megabytes", "kinds"),
+    [
+        (FLASH, "auto", 3514, 3585, 15.4, (2, 21, 20)), (FLASH, "fp8", 3850, 3915, 15.4, (2, 21, 20)),
+        (PRO, "mxfp4", 5031, 5137, 23.3, (0, 30, 31)), (PRO, "fp8", 5511, 5610, 23.3, (0, 30, 31)),
+    ],
+)  # fmt: skip
 def test_what_tokens_and_sequences_take(
-    tmp_path: Path, published: dict[str, Any], of_entries: int, of_pages: int, megabytes: float, kinds: tuple[int, ...]
+    tmp_path: Path,
+    published: dict[str, Any],
+    keys: str,
+    of_entries: int,
+    of_pages: int,
+    megabytes: float,
+    kinds: tuple[int, ...],
 ) -> None:
-    config = config_of(tmp_path / "m", **published)
+    config = with_index_keys(config_of(tmp_path / "m", **published), keys)
     ratios = [layer.mixer.ratio for layer in config.layers if isinstance(layer.mixer, CompressedAttention)]
     assert tuple(map(ratios.count, (0, 4, 128))) == kinds
     assert round(growing(config)) == of_entries
@@ -94,7 +104,8 @@ def test_pages_of_a_block(tmp_path: Path) -> None:
     assert isinstance(entries, Compressed)
     assert isinstance(keys, CompressedKeys)
     assert isinstance(few, Compressed)
-    assert [spec.block_bytes(256, 2) for spec in (entries, few, keys)] == [37_440, 1_728, 8_640]
+    assert [spec.block_bytes(256, 2) for spec in (entries, few, keys)] == [37_440, 1_728, 4_608]
+    assert structs.replace(keys, mxfp4=False).block_bytes(256, 2) == 8_640
     assert [spec.block_bytes(256, 4) for spec in (entries, few, keys)] == [64 * 2048, 2 * 2048, 64 * 512]
     assert block_multiple(config.layers[2].caches) == 4
 

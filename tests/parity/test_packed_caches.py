@@ -1,11 +1,12 @@
-"""DeepSeek V4 with packed entries against DeepSeek's own inference code, which rounds them in the same way. The choice
-of entries does not bind: there the indexer's keys are rounded to 4 bits."""
+"""DeepSeek V4 with packed entries, and keys and queries of the indexer in MXFP4, against DeepSeek's own inference code,
+which rounds them in the same way."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from appliance.checkpoint.config import read_config
+from appliance.checkpoint.index_keys import with_index_keys
 from appliance.checkpoint.safetensors import read_index
 from appliance.engine.cache import Caches
 from appliance.engine.weights import load_weights
@@ -41,9 +43,9 @@ pytestmark = pytest.mark.skipif(not ORACLE.is_dir(), reason="other people's code
 def reference(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module, with what turns of an entry rounded to 16 bits, as where everything is."""
     monkeypatch.syspath_prepend(str(ORACLE))
-    module = importlib.import_module("model_dsv4")
+    module: Any = importlib.import_module("model_dsv4")
     monkeypatch.setattr(module, "rotate_activation", hadamard)
-    turn = module.apply_rotary_emb
+    turn = module.turned_exactly = module.apply_rotary_emb
 
     def rounded(x: torch.Tensor, *angles: Any) -> torch.Tensor:
         turned: torch.Tensor = turn(x, *angles)
@@ -79,10 +81,21 @@ def expected(module: Any, folder: Path, config: dict[str, Any], ids: torch.Tenso
 
 
 @torch.inference_mode()
-def found(folder: Path, ids: torch.Tensor, cut: int, dtype: torch.dtype) -> torch.Tensor:
-    """The same, computed in float32 in chunks of `cut` tokens, with caches of `dtype`."""
-    config = read_config(folder)
-    model = build(BuildContext(config, bind(engine_config(folder).backends), CPU, torch.float32, 512))
+def found(
+    folder: Path,
+    ids: torch.Tensor,
+    cut: int,
+    dtype: torch.dtype,
+    keys: str = "auto",
+    chosen: list[torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """The same, computed in float32 in chunks of `cut` tokens, with caches of `dtype`, keys as `keys` says; `chosen`
+    gets the slots that each call of an indexer chose."""
+    config = with_index_keys(read_config(folder), keys)
+    kernels = bind(engine_config(folder).backends)
+    if chosen is not None:
+        kernels = replace(kernels, indexer=noting(kernels.indexer, chosen))
+    model = build(BuildContext(config, kernels, CPU, torch.float32, 512))
     load_weights(read_index(folder), model.destinations(), lambda done, total: None)
     model.prepare()
     caches = Caches(
@@ -96,6 +109,47 @@ def found(folder: Path, ids: torch.Tensor, cut: int, dtype: torch.dtype) -> torc
         metadata = AttentionMetadata([end - start], [end], 0, starts, lengths, table, positions)
         hidden.append(model.forward(ForwardBatch(ids[start:end], positions, metadata, slots), caches.layers))
     return model.compute_logits(torch.cat(hidden)[LENGTH - 51 :])
+
+
+def noting(indexer: Any, chosen: list[torch.Tensor]) -> Any:
+    def call(*arguments: Any) -> Any:
+        result = indexer(*arguments)
+        chosen.append(result.slots)
+        return result
+
+    return call
+
+
+def test_an_indexer_chooses_alike(tmp_path: Path, reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first layer, 24 of up to 62 entries, by keys and queries that both round to four bits. Keys in 8 bits
+    choose otherwise."""
+    torch.manual_seed(4)
+    ids = torch.randint(0, 97, (LENGTH,))
+    sizes = SIZES | {"index_topk": 24, "compress_ratios": [4, 128, 4, 0, 0, 0]}
+    folder = write_deepseek_v4(tmp_path / "model", **sizes)
+    monkeypatch.setattr(reference, "apply_rotary_emb", reference.turned_exactly)
+    theirs: list[torch.Tensor] = []
+    forward = reference.Indexer.forward
+
+    def noted(self: Any, x: Any, latent: Any, start: int, offset: int) -> torch.Tensor:
+        result: torch.Tensor = forward(self, x, latent, start, offset)
+        theirs.append(result[0] - offset)
+        return result
+
+    monkeypatch.setattr(reference.Indexer, "forward", noted)
+    expected(reference, folder, CONFIG | sizes, ids)
+    shares = {}
+    for keys in ("auto", "fp8"):
+        ours: list[torch.Tensor] = []
+        found(folder, ids, LENGTH, torch.bfloat16, keys, ours)
+        block_of = torch.tensor([1, -1, 0, 2])  # as of the table of blocks, of 32 entries each
+        equal = total = 0
+        for row in range(4 * 24 + 3, LENGTH - 50):  # which do not see all that there is
+            entries = {int(block_of[slot // 32]) * 32 + slot % 32 for slot in ours[0][row].tolist()}
+            equal += len(entries & set(theirs[0][row].tolist()))
+            total += 24
+        shares[keys] = equal / total
+    assert shares["auto"] > 0.999 > 0.97 > shares["fp8"]
 
 
 def test_logits_agree(tmp_path: Path, reference: Any) -> None:

@@ -49,6 +49,32 @@ def test_a_block_that_would_cut_entries(home: Home) -> None:
     assert plan.engine_config().block_size == 128
 
 
+@pytest.mark.parametrize(
+    ("wanted", "dtype", "kept", "context"),
+    [("auto", "bfloat16", "mxfp4", True), ("fp8", "bfloat16", "fp8", False), ("auto", "float32", "float32", True)],
+)
+def test_the_format_of_an_indexers_keys(home: Home, wanted: str, dtype: str, kept: str, context: bool) -> None:
+    write_deepseek_v4(home.models / "tiny")
+    plan = look(home, {"index-key-dtype": wanted, "dtype": dtype}).plan
+    assert isinstance(plan, NativePlan)
+    assert plan.effective["index-key-dtype"].value == kept
+    assert plan.engine_config().index_key_dtype == wanted
+    assert plan.effective.context.index_mxfp4 == context
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [({}, {"dtype": "float32"}), ({"index_head_dim": 16, "qk_rope_head_dim": 8}, {"dtype": "bfloat16"})],
+    ids=["in float32", "no whole groups"],
+)
+def test_keys_in_a_format_that_there_is_none_of(home: Home, changes: Any, settings: Any) -> None:
+    write_deepseek_v4(home.models / "tiny", **changes)
+    finding = only(look(home, {"index-key-dtype": "mxfp4"} | settings))
+    assert (finding.id, finding.field, finding.value) == ("index-key-dtype-unsupported", "index-key-dtype", "mxfp4")
+    assert finding.fix is not None
+    assert finding.fix.patch == {"index-key-dtype": None}
+
+
 def quantised(home: Home, **changes: Any) -> Path:
     sizes = {"num_hidden_layers": 2, "compress_ratios": [0, 4], "expert_dtype": "fp4"}
     return write_deepseek_v4(home.models / "tiny", **CONFIG | QUANTISED | sizes | changes)
@@ -122,7 +148,7 @@ def test_what_the_published_models_need(home: Home, published: dict[str, Any]) -
         assert found.memory.fits == (published is FLASH and gpu.memory_gib >= 180)
         states = found.memory.state_bytes / (profile.max_num_seqs + 1)
         assert states / 1e6 == pytest.approx(15.4 if published is FLASH else 23.3, abs=0.06)
-        assert found.memory.bytes_per_token == (3_915 if published is FLASH else 5_610)
+        assert found.memory.bytes_per_token == (3_585 if published is FLASH else 5_137)
 
 
 @pytest.mark.parametrize("given", ["fp8", "fp8_e5m2"])

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from appliance.checkpoint import drafting
-from appliance.checkpoint.cache_specs import Compressed, CompressedKeys
+from appliance.checkpoint import drafting, index_keys
+from appliance.checkpoint.cache_specs import Compressed
 from appliance.checkpoint.cuts import by_columns, by_rows
 from appliance.checkpoint.experts import TABLE, ExpertFamily, Experts, SharedExperts
 from appliance.checkpoint.families.base import Expected, Projection
@@ -275,7 +275,7 @@ def _layer(mixer: CompressedAttention, head_dim: int) -> Layer:
         mixer=mixer,
         cache=mixer.state(head_dim),
         compressed=Compressed(ratio=ratio, dim=head_dim, rope_dim=mixer.rope_dim) if ratio else None,
-        index=CompressedKeys(ratio=ratio, head_dim=indexing.head_dim) if indexing is not None else None,
+        index=index_keys.spec_of(ratio, indexing) if indexing is not None else None,
     )
 
 
@@ -326,6 +326,7 @@ def _indexing(fields: Fields, rope_dim: int) -> Indexing:
         head_dim=head_dim,
         top_k=fields.integer("index_topk", 1, 1 << 20),
         interleaved=True,
+        mxfp4=index_keys.fits(head_dim),  # as DeepSeek's inference code rounds them
     )
 
 

@@ -93,16 +93,19 @@ class CompressedAttention:
 
 
 class Compressor:
-    """Makes an entry, or a key of an indexer, of every few tokens. It multiplies in float32."""
+    """Makes an entry, or with `indexing` a key of that, of every few tokens. It multiplies in float32."""
 
-    def __init__(self, context: BuildContext, layer: int, at: str, dim: int, *, keys: bool = False) -> None:
+    def __init__(
+        self, context: BuildContext, layer: int, at: str, dim: int, *, indexing: Indexing | None = None
+    ) -> None:
         config, mixer = context.config, checkpoint.mixer_of(context.config, layer)
         width = mixer.width(dim)
         self.projection = context.empty(2 * width, config.hidden_size, dtype=torch.float32)  # values, then gates
         self.norm = NormWeight(context, f"{at}norm", dim)
         base = context.empty(mixer.ratio, width, dtype=torch.float32)
         self._compression = Compression(
-            mixer.ratio, mixer.overlap, base, self.norm.weight, config.rms_norm_eps, keys
+            mixer.ratio, mixer.overlap, base, self.norm.weight, config.rms_norm_eps,
+            indexing is not None, indexing is not None and indexing.mxfp4,
         )  # fmt: skip
         self._at, self._width, self._dtype = at, width, context.dtype
         self._project = context.linear_for(self.projection).call
@@ -136,7 +139,7 @@ class CompressedIndexer:
         self._indexing, self._ratio = indexing, checkpoint.mixer_of(config, layer).ratio
         self.query = linear_of(context, checkpoint.index_query(config, layer))
         self.weights = context.empty(indexing.num_heads, config.hidden_size, dtype=torch.float32)
-        self.compressor = Compressor(context, layer, f"{self._at}compressor.", indexing.head_dim, keys=True)
+        self.compressor = Compressor(context, layer, f"{self._at}compressor.", indexing.head_dim, indexing=indexing)
         self._cos_sin, self._kernels = cos_sin, context.kernels
         self._weigh = context.linear_for(self.weights).call
 
@@ -145,7 +148,9 @@ class CompressedIndexer:
         self.compressor(x, batch, cache.tails[1], pages, self._cos_sin)
         query = self.query(query_latent).unflatten(-1, (self._indexing.num_heads, -1))
         weights = self._weigh(x.float(), self.weights)
-        query, weights = kernels.index_query(query, weights, batch.positions, self._cos_sin, pages)
+        query, weights = kernels.index_query(
+            query, weights, batch.positions, self._cos_sin, pages, self._indexing.mxfp4
+        )
         chosen: Chosen = kernels.indexer(query, weights, pages, batch.attention, self._indexing.top_k, self._ratio)
         return chosen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.checkpoint import index_keys
 from appliance.checkpoint.memory import CACHE_DTYPES
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
@@ -34,6 +35,28 @@ def _native_cache(subject: Subject) -> Iterator[Finding]:
     if profile.kv_cache_dtype not in ("auto", dtype, *CACHE_IN_8_BITS):
         says = f"{dtype} like the model, or fp8 (e4m3); {profile.kv_cache_dtype} is not supported"
         yield _cache(profile.kv_cache_dtype, f"The native engine's KV cache can be {says}.")
+    yield from _index_keys(subject)
+
+
+def _index_keys(subject: Subject) -> Iterator[Finding]:
+    wanted, has = subject.profile.index_key_dtype, index_keys.formats(subject.config)
+    cache = subject.effective["kv-cache-dtype"].value
+    if wanted == index_keys.AUTO or (wanted in has and cache != "float32"):
+        return
+    if not has:
+        says = f"{subject.config.architecture} has no indexer, and no keys of one"
+    elif wanted in has:
+        says = "With a KV cache in float32 an indexer's keys are in float32 too"
+    else:
+        says = f"{subject.config.architecture} has its indexer's keys in {' or '.join(has)}, not in {wanted}"
+    yield Finding(
+        id="index-key-dtype-unsupported",
+        severity=Severity.ERROR,
+        message=f"{says}.",
+        field="index-key-dtype",
+        value=wanted,
+        fix=Fix(text="Leave the format to the model.", patch={"index-key-dtype": None}),
+    )
 
 
 def _vllm_cache(subject: Subject) -> Iterator[Finding]:

@@ -17,6 +17,9 @@ def run(subject: Subject) -> Iterator[Finding]:
     if profile.prefix_cache_salt != "none" and not engine.salts_prefix_cache:
         yield _unused("prefix-cache-salt", profile.prefix_cache_salt, "only `engine: native` salts its cache")
     if engine.own_server:
+        if profile.index_key_dtype != AUTO:
+            says = "vLLM takes it from vllm.extra-args.attention-config"
+            yield _unused("index-key-dtype", profile.index_key_dtype, says)
         if profile.chat_encoding != AUTO:
             yield _unused("chat-encoding", profile.chat_encoding, "vLLM takes it from vllm.extra-args.tokenizer-mode")
         for key in ("tool-call-parser", "reasoning-parser"):

@@ -99,15 +99,17 @@ def ops(device: torch.device, ceilings: Ceilings) -> dict[str, Any]:
     floors = f"bytes take {moved / ceilings.copy * 1e6:.1f} us, products {products * 1e6:.1f} us"
     print(f"sparse decode, 64 x 8192: {seconds * 1e6:.0f} us; {floors}")
     found = {"sparse decode, share of copy": figure(moved / ceilings.copy / seconds, 0.70)}
-    for ratio, top_k in ((4, 512), (1, 2048)):
-        shape = indexer_cases.Shape((1,) * 64, (8192,) * 64, 64, top_k, 256, ratio)
+    for ratio, top_k, mxfp4 in ((4, 512, False), (4, 512, True), (1, 2048, False)):
+        shape = indexer_cases.Shape((1,) * 64, (8192,) * 64, 64, top_k, 256, ratio, mxfp4)
         batch = indexer_cases.batch(shape, device)
         seconds = graph_s(partial(indexer.indexer, *batch, top_k, ratio))
         keys = 64 * 8192 // ratio
-        moved = keys * key_bytes(128) + batch.query.nbytes + 64 * top_k * 4
-        bound = max(moved / ceilings.copy, 2.0 * keys * 64 * 128 / (ceilings.fp8 or ceilings.bf16))
-        print(f"indexer, 64 x 8192, a key of {ratio}: {seconds * 1e6:.0f} us, bound {bound * 1e6:.1f} us")
-        found[f"indexer of {ratio}, share of what binds"] = figure(bound / seconds, 0.60)
+        moved = keys * key_bytes(128, mxfp4) + batch.query.nbytes + 64 * top_k * 4
+        products = ceilings.bf16 if mxfp4 else ceilings.fp8 or ceilings.bf16
+        bound = max(moved / ceilings.copy, 2.0 * keys * 64 * 128 / products)
+        kind = f"{ratio}{' in MXFP4' * mxfp4}"
+        print(f"indexer, 64 x 8192, a key of {kind}: {seconds * 1e6:.0f} us, bound {bound * 1e6:.1f} us")
+        found[f"indexer of {kind}, share of what binds"] = figure(bound / seconds, 0.60)
     made = cases.batch(cases.Shape((2048,), (8192,), 64, 4, 512), torch.bfloat16, device)
     seconds = graph_s(partial(triton.compressed_attention, *made, 128))
     rate = 4.0 * 2048 * 64 * SEEN * DIM / seconds
