@@ -74,8 +74,8 @@ class Compressed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompressedKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Of every `ratio` tokens the key by which an indexer finds their entry; as `Indexer`, but with `mxfp4` in that format
-    rather than in 8 bits."""
+    """Of every `ratio` tokens the key by which an indexer finds their entry; as `Indexer`, but with `mxfp4` in that
+    format rather than in 8 bits."""
 
     ratio: int
     head_dim: int
