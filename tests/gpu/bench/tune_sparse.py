@@ -69,7 +69,7 @@ def _decode_time(made: Batch, trial: tuple[Tile, int]) -> float:
 def _scores(copy: float, device: torch.device) -> None:
     """Of decodes by tiles for one query, of a prefill by the others; the choice is in the time."""
     tiles = [indexer_variants.Tile(*tile) for tile in SCORED]
-    precompile([indexer_variants.score(architecture(), 64, tile) for tile in tiles])
+    precompile([indexer_variants.score(architecture(), 64, tile, mxfp4=False) for tile in tiles])
     for queries, contexts in (((1,) * 64, (8192,) * 64), ((2048,), (32768,))):
         made = queries_and_keys(Shape(queries, contexts, 64, TOP_K), device)
         name = "DECODE_TILE" if max(queries) == 1 else "TILE"
