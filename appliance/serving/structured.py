@@ -257,6 +257,12 @@ def _object(param: str) -> Form:
     return Form("json_schema", {"type": "object"}, param)
 
 
+def _switch(value: Any, param: str) -> Form:
+    if value is not True:
+        raise bad_request(f"{param}: {shown(value)} is not valid; use true or false.", param)
+    return _object(param)
+
+
 def _choice(value: Any, param: str) -> Form | None:
     if value is None:
         return None
@@ -288,7 +294,7 @@ _READ: Final[dict[str, Callable[[Any, str], Form | None]]] = {
 }
 _KINDS: Final[dict[str, Callable[[Any, str], Form | None]]] = {
     "json": _schema,
-    "json_object": lambda _, param: _object(param),
+    "json_object": _switch,
     "regex": _text("regex"),
     "choice": _choice,
     "grammar": _text("lark"),

@@ -70,6 +70,7 @@ def refused(door: Door, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         ("min_tokens", 600, "600"),
         ("tools", [{"type": "function"}], "tools"),
         ("response_format", {"type": "xml"}, "response_format.type"),
+        ("structured_outputs", {"json_object": 5}, "json_object: 5"),
         ("logit_bias", [5], "object"),
         ("logit_bias", {"512": 1}, "512"),
         ("logit_bias", {"-1": 1}, "-1"),
@@ -196,6 +197,13 @@ def test_a_number_too_large_for_a_field_that_is_sent_twice_is_refused(door: Door
     """Its place in the text is not known, as the other one counts."""
     status, error = refused(door, COMPLETIONS, b'{"prompt": "x", "seed": 1e400, "seed": 1}')
     assert (status, error["param"], error["code"]) == (400, None, "invalid_body")
+
+
+def test_a_template_may_be_given_variables_of_any_name(door: Door) -> None:
+    """Also of those that Python's own functions give their arguments."""
+    given = {"self": 5, "": 1, "loop": 2, "cls": 3, "é": 4, "args": [], "kwargs": {}}
+    answer = door.http.post(CHAT, json={"messages": HELLO, "max_tokens": 2, "chat_template_kwargs": given})
+    assert answer.status_code == 200, answer.text
 
 
 def test_whole_numbers_may_be_written_with_a_point(door: Door) -> None:

@@ -64,6 +64,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}
         ({"text": {"format": {"type": "json_schema", "schema": {"type": "frob"}}}}, "text.format.schema"),
         ({"tools": [3]}, "tools[0]"),
         ({"tools": [{"type": 3}]}, "tools[0].type"),
+        ({"tools": [{}]}, "tools[0].type"),
         ({"tools": [{"type": "web_search"}, {"type": "function"}]}, "tools[1].name"),
         ({"tools": [FUNCTION, {"type": "web_search"}, FUNCTION]}, "tools[2].name"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),

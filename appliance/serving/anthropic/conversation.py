@@ -114,6 +114,8 @@ class Conversation:
         for index, block in sorted(enumerate(blocks), key=lambda each: each[1].get("type") != "tool_result"):
             place = param if isinstance(content, str) else f"{param}[{index}]"
             kind = block.get("type")
+            if kind is None:
+                raise missing(f"{place}.type")
             read = self._read[role].get(kind) if isinstance(kind, str) else None
             if read is None:
                 raise _unsupported(role, kind, f"{place}.type")
@@ -177,7 +179,9 @@ class Conversation:
         texts = []
         for index, block in enumerate(self._blocks("" if content is None else content, param)):
             place = f"{param}[{index}]"
-            if block.get("type") != "text":
+            if block.get("type") is None:
+                raise missing(f"{place}.type")
+            if block["type"] != "text":
                 raise _unsupported("tool_result", block.get("type"), f"{place}.type")
             texts.append(self._text(block, place))
         return "\n".join(texts)

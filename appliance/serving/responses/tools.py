@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from appliance.serving.errors import bad_request
+from appliance.serving.errors import bad_request, missing
 from appliance.serving.fields import Ignored, shown
 
 FIELDS: Final = ("name", "description", "parameters", "strict")
@@ -29,9 +29,11 @@ def is_hosted(tool: Any) -> bool:
 def _chat_tool(tool: Any, param: str, ignored: Ignored) -> dict[str, Any]:
     if not isinstance(tool, dict):
         raise bad_request(f"{param}: {shown(tool)} is not valid; use an object with type and name.", param)
-    if tool.get("type") != "function":
+    if tool.get("type") is None:
+        raise missing(f"{param}.type")
+    if tool["type"] != "function":
         why = "the engine runs no tools itself"
-        message = f'{param}.type: {shown(tool.get("type"))} is not supported: {why}. Remove it, or use "function".'
+        message = f'{param}.type: {shown(tool["type"])} is not supported: {why}. Remove it, or use "function".'
         raise bad_request(message, f"{param}.type", "unsupported_field")
     for field, value in tool.items():
         if field not in (*FIELDS, "type") and value is not None:
