@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from appliance.engine.engine import Engine
 from appliance.models.batch import StateCache
 from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine, tokens
+from tests.parity.loads import MAX_TOKENS, play
 from tests.tiny import write_checkpoint
 
 SECONDS = float(os.environ.get("INGOT_FUZZ_SECONDS", "7"))
@@ -102,6 +104,20 @@ def test_a_copy_of_nans_is_found_once_at_most(folder, cold):
     assert ask(engine, prompt) == (ask(cold, prompt)[0], 0)
 
 
+def drawn(
+    cold: Engine, known: dict[tuple[int, ...], list[int]], guesses: dict[str, list[int]], rng: random.Random
+) -> Iterator[list[int]]:
+    """Ten prompts with few beginnings; what follows each is in `known`, and by the prompt's number in `guesses`."""
+    roots = [numbers(rng.randrange(1, 80), rng.randrange(4)) for _ in range(2)]
+    for number in range(10):
+        root = rng.choice(roots)
+        prompt = [*root[: rng.randrange(1, len(root) + 1)], *numbers(rng.randrange(0, 30), rng.randrange(3))]
+        if tuple(prompt) not in known:
+            known[tuple(prompt)] = ask(cold, prompt, max_tokens=MAX_TOKENS)[0]
+        guesses[str(number)] = known[tuple(prompt)]
+        yield prompt
+
+
 @pytest.mark.parametrize("drafts", [0, 3], ids=["alone", "drafts"])
 @pytest.mark.parametrize("overlaps", [False, True], ids=["plain", "overlapped"])
 def test_any_load_gets_the_tokens_of_cold_runs(folder, cold, overlaps, drafts):
@@ -123,27 +139,7 @@ def test_any_load_gets_the_tokens_of_cold_runs(folder, cold, overlaps, drafts):
         if engine.scheduler.drafts is not None:
             engine.scheduler.drafts._proposer = Guesser(guesses)
         engine.overlaps = overlaps
-        roots = [numbers(rng.randrange(1, 80), rng.randrange(4)) for _ in range(2)]
-        asked: dict[str, list[int]] = {}
-        written: dict[str, list[int]] = {}
-        for number in range(10):
-            root = rng.choice(roots)
-            prompt = [*root[: rng.randrange(1, len(root) + 1)], *numbers(rng.randrange(0, 30), rng.randrange(3))]
-            name = str(number)
-            asked[name] = prompt
-            if tuple(prompt) not in known:
-                known[tuple(prompt)] = ask(cold, prompt, max_tokens=40)[0]
-            guesses[name] = known[tuple(prompt)]
-            params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
-            assert engine.submit(Submit(request_id=name, prompt_token_ids=prompt, sampling=params)) is None
-            for _ in range(rng.choice([0, 1, 6])):
-                _collect(engine, written)
-            if rng.random() < 0.1:
-                gone = rng.choice(list(asked))
-                engine.abort(gone)
-                del asked[gone]
-        while not engine.idle:
-            _collect(engine, written)
+        asked, written = play(engine, drawn(cold, known, guesses, rng), rng)
         for name, prompt in asked.items():
             assert written[name] == known[tuple(prompt)], name
         hits += engine.scheduler.prompt_tokens_cached > 0
@@ -152,10 +148,3 @@ def test_any_load_gets_the_tokens_of_cold_runs(folder, cold, overlaps, drafts):
     assert hits > 0
     assert preemptions > 0
     assert bool(accepted) == bool(drafts)
-
-
-def _collect(engine: Engine, written: dict[str, list[int]]) -> None:
-    for output in engine.step():
-        assert output.finish_reason is not FinishReason.ERROR, output.error
-        written.setdefault(output.request_id, []).extend(output.token_ids)
-    engine.scheduler.check_books()

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from appliance.core_protocol import FinishReason, SamplingParams, Submit
+from appliance.core_protocol import SamplingParams, Submit
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.engine import Engine
 from appliance.engine.speculation.drafts import Drafts
 from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine, prompts, tokens
+from tests.parity.loads import MAX_TOKENS, collect, play
 from tests.tiny import write_checkpoint
 
 SECONDS = float(os.environ.get("INGOT_FUZZ_SECONDS", "6"))
@@ -78,16 +79,8 @@ def run(engine: Engine, asked: dict[str, list[int]], **sampling: Any) -> dict[st
         assert engine.submit(Submit(request_id=name, prompt_token_ids=prompt, sampling=params)) is None
     written: dict[str, list[int]] = {name: [] for name in asked}
     while not engine.idle:
-        collect(engine, written)
+        collect(engine, written, poison)
     return written
-
-
-def collect(engine: Engine, written: dict[str, list[int]]) -> None:
-    poison(engine)
-    for output in engine.step():
-        assert output.finish_reason is not FinishReason.ERROR, output.error
-        written.setdefault(output.request_id, []).extend(output.token_ids)
-    engine.scheduler.check_books()
 
 
 @pytest.mark.parametrize("overlaps", [False, True], ids=["plain", "overlapped"])
@@ -146,27 +139,15 @@ def test_any_load_gets_the_tokens_of_cold_runs(folder, roomy, overlaps):
         )
         engine.overlaps = overlaps
         roots = list(prompts(2, (rng.randrange(1, 120), rng.randrange(1, 120))).values())
-        asked: dict[str, list[int]] = {}
-        written: dict[str, list[int]] = {}
-        for number in range(8):
-            root = rng.choice(roots)
-            prompt = [*root[: rng.randrange(1, len(root) + 1)], *rng.choices(range(6, 512), k=rng.randrange(3))]
-            name = str(number)
-            asked[name] = prompt
-            params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
-            assert engine.submit(Submit(request_id=name, prompt_token_ids=prompt, sampling=params)) is None
-            for _ in range(rng.choice([0, 1, 6])):
-                collect(engine, written)
-            if rng.random() < 0.1:
-                gone = rng.choice(list(asked))
-                engine.abort(gone)
-                del asked[gone]
-        while not engine.idle:
-            collect(engine, written)
+        drawn = (
+            [*root[: rng.randrange(1, len(root) + 1)], *rng.choices(range(6, 512), k=rng.randrange(3))]
+            for root in (rng.choice(roots) for _ in range(8))
+        )
+        asked, written = play(engine, drawn, rng, poison)
         for name, prompt in asked.items():
             key = tuple(prompt)
             if key not in known:
-                known[key] = tokens(generate(roomy, {"r": prompt}, max_tokens=40)["r"])
+                known[key] = tokens(generate(roomy, {"r": prompt}, max_tokens=MAX_TOKENS)["r"])
             assert written[name] == known[key], name
         hits += engine.scheduler.prompt_tokens_cached > 0
         preemptions += engine.scheduler.num_preemptions
