@@ -1,4 +1,5 @@
-"""Environment variables (VLLM_*, NCCL_*, INGOT_* and a few others) are spelled correctly and have an effect."""
+"""Environment variables (VLLM_*, NCCL_*, INGOT_* and a few others) are spelled correctly, have an effect, and hold
+values that the engine takes."""
 
 from __future__ import annotations
 
