@@ -125,7 +125,7 @@ def test_any_load_gets_the_tokens_of_cold_runs(folder, cold, overlaps, drafts):
     rng = random.Random(17)
     known: dict[tuple[int, ...], list[int]] = {}
     until, hits, preemptions, accepted = time.process_time() + SECONDS, 0, 0, 0
-    while time.process_time() < until:
+    while time.process_time() < until or not hits or not preemptions:  # a slow machine gets to both in the end
         engine = make_engine(
             folder,
             num_snapshots=rng.choice([1, 3, 8]),
@@ -145,6 +145,4 @@ def test_any_load_gets_the_tokens_of_cold_runs(folder, cold, overlaps, drafts):
         hits += engine.scheduler.prompt_tokens_cached > 0
         preemptions += engine.scheduler.num_preemptions
         accepted += engine.scheduler.drafts.num_accepted if engine.scheduler.drafts else 0
-    assert hits > 0
-    assert preemptions > 0
     assert bool(accepted) == bool(drafts)

@@ -129,7 +129,7 @@ def test_any_load_gets_the_tokens_of_cold_runs(folder, roomy, overlaps):
     rng = random.Random(17)
     known: dict[tuple[int, ...], list[int]] = {}
     until, hits, preemptions = time.process_time() + SECONDS / 3, 0, 0
-    while time.process_time() < until:
+    while time.process_time() < until or not hits or not preemptions:  # a slow machine gets to both in the end
         engine = tight_engine(
             folder,
             more=rng.choice([0, 2, 5, 20]),
@@ -151,5 +151,3 @@ def test_any_load_gets_the_tokens_of_cold_runs(folder, roomy, overlaps):
             assert written[name] == known[key], name
         hits += engine.scheduler.prompt_tokens_cached > 0
         preemptions += engine.scheduler.num_preemptions
-    assert hits > 0
-    assert preemptions > 0
