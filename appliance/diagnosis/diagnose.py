@@ -49,6 +49,7 @@ from appliance.protocol import (
     ProcessEnd,
 )
 
+ASKED_TO_END = b"api server: shutdown triggered"  # as vLLM begins to shut down, before it ends its processes
 LOOP = "crash-loop"  # the reason for the restarts is better, where there is one
 
 
@@ -359,7 +360,10 @@ class _Failures:
     def _only_gave_up(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
         """If no row and no exception explains it, the first error after which its process is silent."""
         served = self.ready is not None and not self.failed
+        asked = self._number(self.log.last(ASKED_TO_END)) if served else None
         for line in told:
+            if asked is not None and line.line.number > asked:  # who is waited for is told that all is over
+                return None
             ends = is_last_word(line, self.lines) if served else is_giving_up(line.line.text)
             if line.tier != "warning" and ends and self._may_end(line) and (self.failed or not self._went_on(line)):
                 after = next((other for other in self.lines if other.number > line.line.number), None)

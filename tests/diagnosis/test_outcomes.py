@@ -198,3 +198,18 @@ def test_what_a_process_starts_without_is_no_failure(survived: str) -> None:
     start = "(EngineCore pid=7) INFO 11-20 10:00:00 [core.py:1] Loading"
     found = diagnose(number_lines(f"{start}\n{survived}\n{start} weights"))
     assert found.outcome is not Outcome.FAILED
+
+
+def test_what_waits_for_an_engine_that_was_asked_to_end_is_told_so_by_no_failure() -> None:
+    """vLLM's server ends its engine's processes, and its own reader of their answers logs that they are dead."""
+    begins = "(APIServer pid=40) INFO 11-20 10:09:00 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
+    reader = "(APIServer pid=40) ERROR 11-20 10:09:00 [async_llm.py:906] "
+    dead = (
+        f"{reader}AsyncLLM output_handler failed.\n{reader}Traceback (most recent call last):\n"
+        f'{reader}  File "/x/vllm/v1/engine/core_client.py", line 1235, in get_output_async\n'
+        f"{reader}    raise self._format_exception(outputs) from None\n"
+        f"{reader}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+    )
+    ends = "INFO:     Shutting down\nINFO:     Application shutdown complete.\n"
+    assert told(BEGIN + READY + begins + dead + ends).outcome is Outcome.NOT_READY
+    assert told(BEGIN + READY + dead).outcome is Outcome.FAILED
