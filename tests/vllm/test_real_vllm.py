@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -27,6 +31,7 @@ from appliance.vllm.installation import read_installation
 from appliance.vllm.settings import FLAGS as RENDERED
 from appliance.vllm.source import vllm_source
 from appliance.vllm_program import find_program
+from tests.bench.faults.spoiling import write_model
 from tests.running import fetch, wait_for
 from tests.vllm.bare import errors, preflight, start
 from tests.vllm.provoked import PROVOKED, Provoked
@@ -38,6 +43,8 @@ pytestmark = [
     ),
     pytest.mark.timeout(600),
 ]
+# A phase after the engine's start is hung within this, instead of five minutes or fifteen.
+SHORT = {"SHORT_DEADLINE_S": "45", "PYTHONPATH": str(Path(__file__).parent / "short_deadlines")}
 CHAT = {"model": "real", "messages": [{"role": "user", "content": "What does sealed mean?"}], "max_tokens": 12}
 
 
@@ -214,6 +221,54 @@ def test_a_worker_that_is_killed_while_it_starts_is_told(tmp_path: Path) -> None
         assert state["state"] == "failed"
         assert state["launch"]["diagnosis"]["family"] in ("memory", "host")
         wait_for("nothing runs", lambda: not family(engine.process.pid), 10)
+
+
+def test_a_pipe_in_place_of_the_weights_is_told_as_one_that_nobody_opens(tmp_path: Path) -> None:
+    """It replaces the file after preflight, and opening it takes for ever."""
+    model = tmp_path / "models" / "mine"
+    model.parent.mkdir()
+    write_model(model)
+    profile = PROFILE | {"enforce-eager": True, "model": {"path": "mine"}}
+    with front_door(tmp_path, profile, **SHORT) as engine:
+        wait_for("preflight is over", lambda: "engine start" in phases_of(engine), 120)
+        weights = model / "model.safetensors"
+        weights.unlink()
+        os.mkfifo(weights)
+        found = diagnosed(engine)
+    assert (found["family"], found["cause"]) == ("hang", "waits-for-opener")
+    assert f"pipe {weights} to be opened, which no process has open" in found["summary"]
+
+
+def test_a_lock_on_the_compile_cache_is_told_with_who_holds_it(tmp_path: Path) -> None:
+    """What a good launch has compiled is gone, and its lock files are held: here, by this test."""
+    with front_door(tmp_path, PROFILE) as engine:
+        assert engine.wait("ready", "failed", "hung")["state"] == "ready"
+    compiled = list((tmp_path / "home" / "caches").rglob("*.so"))
+    locks = list((tmp_path / "home" / "caches").rglob("*.lock"))
+    assert compiled
+    assert locks
+    with contextlib.ExitStack() as held:
+        for lock in locks:
+            fcntl.flock(held.enter_context(lock.open("a")), fcntl.LOCK_EX)
+        for file in compiled:
+            file.unlink()
+        shutil.rmtree(tmp_path / "home" / "launches")  # else a slow good start would set the deadline
+        with front_door(tmp_path, PROFILE, **SHORT) as engine:
+            found = diagnosed(engine)
+    assert (found["family"], found["cause"]) == ("jit-toolchain", "build-lock")
+    assert f"process {os.getpid()} holds " in found["summary"]
+    assert found["fix"]["command"] == f"kill {os.getpid()}"
+
+
+def phases_of(engine: Engine) -> list[str]:
+    return [phase["phase"] for phase in (engine.state().get("launch") or {}).get("phases", [])]
+
+
+def diagnosed(engine: Engine) -> dict[str, Any]:
+    state = engine.wait("hung", "failed", "ready")
+    assert state["state"] == "hung", engine.log()[-3000:]
+    found: dict[str, Any] = state["launch"]["diagnosis"]
+    return found
 
 
 def test_a_vllm_that_is_stopped_is_hung_with_stacks(engine: Engine) -> None:
