@@ -19,11 +19,8 @@ from appliance.engine.ranks import run_follower
 
 # A core shares its machine with the front door, a console and a browser. Threads that spin at OpenMP's barriers then
 # burn the very time slices that the thread they wait for needs: with two busy cores a step took 114 ms spinning and 7
-# ms sleeping. But where nobody else computes, the others come within some ten microseconds, in which it costs more to
-# fall asleep than to look 2000 times: a step of one sequence on two idle processors took 7.3 ms and takes 4.7.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+# ms sleeping.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # oneDNN compiles a product for each shape it meets and keeps the last 1024, and torch keeps as many again: a third of a
 # MiB each. A server meets new shapes for hours, and would grow by hundreds of MiB. So many serve a dozen batch sizes.

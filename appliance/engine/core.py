@@ -28,7 +28,6 @@ from appliance.engine.heap import give_back, keep_objects
 from appliance.engine.heartbeat import Activity, Counters
 from appliance.engine.link import CoreLink
 from appliance.engine.ranks import Followers, NoFollowers, RankProcesses, Turn, join, seeded
-from appliance.engine.threads import compute_threads
 from appliance.models.collectives import ALONE, Group
 from kernels.seal import seal
 
@@ -83,7 +82,8 @@ class Core:
 
 def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
     """Wait for the configuration, load, and generate until stopped. `totals[0]` is kept current."""
-    torch.set_num_threads(compute_threads())
+    # Leave one CPU to the front door: a compute thread that waits for it would delay all the others.
+    torch.set_num_threads(max(len(os.sched_getaffinity(0)) - 1, 1))
     activity.enter("waiting for its configuration")
     config = _configuration(link)
     if config is None:

@@ -35,7 +35,6 @@ from appliance.core_protocol import (
 )
 from appliance.engine.link import CoreLink
 from appliance.engine.rank_watch import RankWatch
-from appliance.engine.threads import compute_threads
 from appliance.models.rank_progress import RankProgress, SharedProgress
 
 if TYPE_CHECKING:
@@ -285,7 +284,8 @@ def join(
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     on_gpu = config.device != "cpu"
-    torch.set_num_threads(compute_threads(config.ranks))
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(max((cores - 1) // config.ranks, 1))
     device = torch.device("cuda", rank) if on_gpu else None
     if device is not None:
         torch.cuda.set_device(device)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.linear import onednn
 from kernels.paged_attention import GATHERED_TOKENS
 from kernels.paged_attention.metadata import AttentionMetadata
 
 CPU_CACHE_BYTES = 1 << 20
 """A usual second-level cache of one core: the most that is gathered at once of several sequences' keys, and as much of
 their values."""
-
-# On a CPU a prompt in 16 bits is computed so many of its tokens at a time, with keys in multiples of as many: oneDNN
-# compiles a product for each shape that it meets, and keeps half a MiB of each. Of contexts up to the longest there are
-# 16 shapes, two for each multiple.
-_TILE = 128
-_LONGEST_TILED = 1024
 
 
 def paged_attention(
@@ -181,9 +173,6 @@ def _prefill(query: Tensor, layer: _Layer, blocks: Tensor, length: int, out: Ten
     num_tokens, num_heads, head_dim = query.shape
     block_size, kv_heads = layer.key_cache.shape[1:3]
     blocks = blocks[: -(-length // block_size)]
-    if _is_tiled(query, layer, length):
-        _prefill_in_tiles(query, *layer.gather(blocks, query.dtype), length, layer.scale, out)
-        return
     group = num_heads // kv_heads
     key, value = (
         gathered.flatten(0, 1)[:length].transpose(0, 1)[:, None].expand(-1, group, -1, -1)  # [kv_heads, group, L, D]
@@ -203,51 +192,3 @@ def _prefill(query: Tensor, layer: _Layer, blocks: Tensor, length: int, out: Ten
         sinks = None if layer.sinks is None else layer.sinks.view(kv_heads, group, 1, 1)
         result = _attend(grouped, key, value, visible, layer, sinks)
     out.copy_(result.permute(2, 0, 1, 3).reshape(num_tokens, num_heads, head_dim))
-
-
-def _is_tiled(query: Tensor, layer: _Layer, length: int) -> bool:
-    is_plain = layer.soft_cap is None and layer.sinks is None
-    sees_all = layer.sliding_window is None or layer.sliding_window >= length
-    fits = len(query) >= _TILE and length <= _LONGEST_TILED
-    return is_plain and sees_all and fits and query.device.type == "cpu" and _multiplies_in(query.dtype)
-
-
-@functools.cache
-def _multiplies_in(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies in `dtype`, and has 16 bits: scores in float32 are for torch's own attention."""
-    return dtype.itemsize == 2 and onednn.supports(dtype)
-
-
-def _prefill_in_tiles(query: Tensor, key: Tensor, value: Tensor, length: int, scale: float, out: Tensor) -> None:
-    """As `_prefill`, `key` and `value` being the gathered pages: by products of oneDNN, in the dtype of `query` up to
-    the scores, as the published models do it. Torch's own attention multiplies at a sixth of their rate."""
-    num_tokens, num_heads, head_dim = query.shape
-    kv_heads = key.shape[-2]
-    group = num_heads // kv_heads
-    behind = -length % _TILE  # zeros, and what is in the last page behind the sequence may be NaN
-    keys, values = (
-        pad(pages.flatten(0, 1)[:length], (0, 0, 0, 0, 0, behind)).transpose(0, 1)  # [kv_heads, L, head_dim]
-        for pages in (key, value)
-    )
-    later = _later(query.dtype)
-    for tile in range(0, num_tokens, _TILE):
-        start = min(tile, num_tokens - _TILE)  # the last tile begins within the one before
-        rows = slice(start, start + _TILE)
-        first = length - num_tokens + start  # in the context
-        width = -(-(first + _TILE) // _TILE) * _TILE
-        grouped = query[rows].view(_TILE, kv_heads, group, head_dim).permute(1, 2, 0, 3)
-        grouped = (grouped * scale).reshape(kv_heads, group * _TILE, head_dim)
-        together = max(CPU_CACHE_BYTES // (group * _TILE * width * query.element_size()), 1)
-        for head in range(0, kv_heads, together):
-            heads = slice(head, head + together)
-            scores = torch.bmm(grouped[heads], keys[heads, :width].transpose(1, 2))
-            scores.unflatten(1, (group, _TILE))[..., first:] += later[:, : width - first]
-            mixed = torch.bmm(torch.softmax(scores, dim=-1), values[heads, :width])
-            result = mixed.unflatten(1, (group, _TILE)).permute(2, 0, 1, 3)  # [_TILE, kv_heads, group, head_dim]
-            out[rows].view(_TILE, kv_heads, group, head_dim)[:, heads] = result
-
-
-@functools.cache
-def _later(dtype: torch.dtype) -> Tensor:
-    """[_TILE, 2 * _TILE]: minus infinity for keys behind a query, the first key being that of the first query."""
-    return torch.full((_TILE, 2 * _TILE), -torch.inf, dtype=dtype).triu_(1)

@@ -12,12 +12,12 @@ there the side with more threads gets more of it, and the processor time a token
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from appliance.engine.threads import compute_threads
 from appliance.home import Home
 from tests.bench import shapes
 from tests.bench.load import Client, Load
@@ -104,7 +104,7 @@ def bare_products() -> Side:
     layer = [(query_key_value, hidden), (hidden, hidden), (2 * inner, hidden), (hidden, inner)]
     sizes = layer * config["num_hidden_layers"] + [(config["vocab_size"], hidden)]
     weights = [torch.randn(size).bfloat16() for size in sizes]
-    torch.set_num_threads(compute_threads())
+    torch.set_num_threads(max(len(os.sched_getaffinity(0)) - 1, 1))
 
     def run(streams: int) -> Turn:
         inputs = {size: torch.randn(streams, size).bfloat16() for size in (hidden, inner)}

@@ -83,35 +83,3 @@ def test_on_a_cpu_sequences_are_gathered_while_their_keys_fit_in_its_cache(monke
     assert sum(sizes) == 2 * cache.nbytes
     assert max(sizes) <= reference.CPU_CACHE_BYTES
     assert len(sizes) < 2 * count  # several at a time
-
-
-@pytest.mark.skipif(not reference._multiplies_in(torch.bfloat16), reason="no products in bfloat16 on this processor")
-@pytest.mark.parametrize(
-    ("tokens", "length"), [(128, 128), (129, 129), (130, 300), (256, 256), (333, 340), (300, 1024), (300, 1100)]
-)
-@pytest.mark.parametrize("together", [1 << 20, 1])
-def test_prompts_in_tiles_agree_with_torch(monkeypatch, tokens, length, together):
-    """Whole prompts and chunks of them, with a last tile that begins anywhere, by all heads or one at a time; unused
-    cache slots hold NaN."""
-    torch.manual_seed(1)
-    monkeypatch.setattr(reference, "CPU_CACHE_BYTES", together)
-    block_size, heads, kv_heads, head_dim = 16, 6, 2, 64
-    count = -(-length // block_size)
-    caches = torch.full((2, count + 2, block_size, kv_heads, head_dim), torch.nan, dtype=torch.bfloat16)
-    table = torch.randperm(count + 2)[:count].to(torch.int32)
-    held = torch.randn(2, length, kv_heads, head_dim).bfloat16()
-    position = torch.arange(length)
-    slots = table[position // block_size] * block_size + position % block_size
-    caches.flatten(1, 2)[:, slots] = held
-    query = torch.randn(tokens, heads, head_dim).bfloat16()
-    metadata = AttentionMetadata(
-        [tokens], [length], 0, torch.tensor([0, tokens]), torch.tensor([length]), table[None], slots[-tokens:]
-    )
-    out = paged_attention(query, *caches, metadata, 0.125)
-    visible = position <= position[-tokens:, None]
-    key, value = held.float().repeat_interleave(3, dim=2).transpose(1, 2)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        query.float().transpose(0, 1), key, value, visible, scale=0.125
-    ).transpose(0, 1)
-    torch.testing.assert_close(out.float(), expected, atol=0.02, rtol=0.02)
-    assert (out.float() - expected).square().mean().sqrt() < 2e-3
