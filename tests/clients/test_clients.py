@@ -34,7 +34,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("clients") / "home"
     write_tool_model(home / "models" / "guide")
     profile = home / "profile.json"
-    settings = {"dtype": "float32", "max-num-seqs": 8, "response-store": 100, "sampling-defaults": {"temperature": 0}}
+    settings = {
+        "dtype": "float32",
+        "max-num-seqs": 8,
+        "max-model-len": 4096,
+        "response-store": 100,
+        "sampling-defaults": {"temperature": 0},
+    }
     profile.write_text(json.dumps({"schema": 1, "name": NAME, "model": {"path": "guide"}, **settings}))
     with engine(home, "--profile", str(profile)) as (_, url):
         wait_for("the engine is ready", lambda: fetch(f"{url}/health")[0] == 200)
