@@ -3,6 +3,7 @@ unset and start again."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Final
@@ -11,7 +12,7 @@ import msgspec
 
 from appliance.diagnosis.cause import UNKNOWN, Cause, Groups
 from appliance.diagnosis.provenance import LaunchSettings
-from appliance.diagnosis.shell_words import is_variable
+from appliance.diagnosis.shell_words import is_variable, operand
 from appliance.protocol import Diagnosis
 
 # The package that brings a module. A name out of a log is no name of a package: whoever registers it would be trusted.
@@ -35,6 +36,11 @@ PROGRAMS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 # What a launch may have asked for, where its model has nothing of the kind.
 ASKED_FOR: Final[Mapping[str, tuple[str, ...]]] = {"no-weights": ("load_format",)}
+# A cache that the engine alone fills, in somebody's home: not the root user's, which is often a container's.
+ENGINES_CACHE: Final = re.compile(
+    r"(?!/root/)(?:/[^/]{1,80}){1,8}?/(?:\.cache/(?:vllm|triton|flashinfer|tilelang)|\.(?:triton|flashinfer|vllm|dg_jit))"
+    r"(?=/|$)"
+)
 HUB: Final = ("hub-offline", "network-unreachable")
 
 
@@ -64,6 +70,14 @@ def _command(cause: Cause, groups: Groups, settings: LaunchSettings) -> str | No
         return f"python -m pip install {package}"
     if (package := PROGRAMS.get(groups.get("program", ""))) is not None:
         return f"sudo apt-get install -y {package}"
+    if cause.name == "cache-not-writable" and (own := _own_cache(groups.get("path", UNKNOWN))) is not None:
+        return f'sudo mkdir -p {own} && sudo chown -R "$(id -u):$(id -g)" {own}'
     if cause.name in HUB and settings.hub_model is not None:
         return f"HF_HUB_OFFLINE=0 hf download {shlex.quote(settings.hub_model)}"
     return None
+
+
+def _own_cache(path: str) -> str | None:
+    """The engine's own folder in which that path is, as one word of a command."""
+    folder = ENGINES_CACHE.match(path)
+    return operand(folder[0]) if folder is not None and not {".", ".."} & set(path.split("/")) else None

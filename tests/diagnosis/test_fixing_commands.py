@@ -293,13 +293,33 @@ STARTED = "vllm serve acme/odd-7b --port=1 --tokenizer=/odd/t"
         ("subprocess.CalledProcessError: Command 'lscpu -J' returned non-zero exit status 127.",
          "sudo apt-get install -y util-linux"),
         ("PermissionError: [Errno 13] Permission denied: '/odd/.cache/vllm/x'",
-         'sudo mkdir -p /odd/.cache && sudo chown -R "$(id -u):$(id -g)" /odd/.cache'),
+         'sudo mkdir -p /odd/.cache/vllm && sudo chown -R "$(id -u):$(id -g)" /odd/.cache/vllm'),
     ],
 )  # fmt: skip
 def test_one_command_mends_a_launch_from_elsewhere(error: str, command: str) -> None:
     found = diagnose(number_lines(f"{GIVEN}\n{error}"), failed=True)
     assert found.fix is not None
     assert found.fix.command == command
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/odd/.cache/x", "/odd/.config/vllm/x", "/root/.cache/vllm/x", "/odd/../.cache/vllm/x", "/odd/.cache/vllm/../x",
+     "//root/.cache/vllm/x", "/./root/.triton/x", "/.triton", "/usr/lib/vllm/cache/x", "relative/.triton/x"],
+)  # fmt: skip
+def test_a_folder_that_is_not_the_engines_alone_is_only_looked_at(path: str) -> None:
+    found = diagnose(number_lines(f"{GIVEN}\nPermissionError: [Errno 13] Permission denied: '{path}'"), failed=True)
+    assert found.cause == "cache-not-writable"
+    assert found.fix is not None
+    assert found.fix.command == f"id; ls -ld {path}"
+
+
+def test_a_cache_of_a_launch_of_ingots_is_only_looked_at() -> None:
+    profile = {"engine": "vllm", "name": "a", "model": {"path": "/m"}}
+    line = "PermissionError: [Errno 13] Permission denied: '/odd/.cache/vllm/x'"
+    found = diagnose(number_lines(line), failed=True, profile=profile)
+    assert found.fix is not None
+    assert found.fix.command == "id; ls -ld /odd/.cache/vllm/x"
 
 
 @pytest.mark.parametrize("error", ["ValueError: LoRA rank 64 is greater than max_lora_rank 16.",

@@ -19,11 +19,10 @@ CAUSES = (
         signs=("permissionerror", "permission denied", "read-only"),
         pattern=r"permission ?(?:error|denied).{0,60}?'(?P<path>[^']{0,200}(?:/\.(?:cache|triton|config|local|nv"
         r"|flashinfer|vllm|dg_jit)|cache)[^']{0,200})'",
-        details=r"'(?P<root>(?:/[^'/\n]{1,80}){0,8}?/\.(?:cache|triton|config|local|nv|flashinfer|vllm|dg_jit))[/']",
         summary="The engine may not write to its cache folder {path}, because it runs as another user.",
         fix="Give the user that runs the engine that folder, or set HOME (and TRITON_CACHE_DIR, VLLM_CACHE_ROOT, "
         "XDG_CACHE_HOME) to one that this user may write to, as in a container.",
-        command='sudo mkdir -p {root} && sudo chown -R "$(id -u):$(id -g)" {root}',
+        command="id; ls -ld {path}",
     ),
     Cause(
         family="permission",
