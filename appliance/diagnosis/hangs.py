@@ -36,7 +36,7 @@ def diagnose_hang(hang: str, stacks: str | None, lines: Sequence[EvidenceLine]) 
             family=place.family,
             cause=place.cause,
             evidence=_last(lines),
-            fix=fix_of(stuck[0]),
+            fix=fix_of(stuck[0], stacks or ""),
         )
     return Diagnosis(
         summary=f"The engine hangs: {said}. {unplaced(stacks or '')}".rstrip(),

@@ -3,9 +3,11 @@ waits for in the kernel, or by its command."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 from appliance.launches.process_names import TITLE, is_helper
@@ -121,7 +123,7 @@ PLACES = (
 BUILD_LOCK = PLACES[0]
 UNOPENED = next(place for place in PLACES if place.cause == "waits-for-opener")
 UNANSWERED = next(place for place in PLACES if place.cause == "waits-for-connection")
-HOLDER = re.compile(r"(?:held by process |\bprocess )(?P<pid>\d{1,9})(?= holds |$)")
+HOLDER = re.compile(r"[1-9]\d{0,8}")
 
 
 def stuck_processes(stacks: str) -> list[Stuck]:
@@ -158,15 +160,28 @@ def _with_holders(stuck: Stuck, held: list[str]) -> Stuck:
     return stuck._replace(at=f"{'; '.join(told)}; {stuck.at}")
 
 
-def fix_of(stuck: Stuck) -> Fix:
-    """Of a lock that a single process holds, the end of that process."""
-    holders = {found["pid"] for found in HOLDER.finditer(stuck.at)} if stuck.place is BUILD_LOCK else set()
-    if len(holders) != 1:
+def fix_of(stuck: Stuck, stacks: str) -> Fix:
+    """Of a lock that is waited for in the kernel, the end of its holder: not of one whose `stacks` were dumped, which
+    ends with its engine, nor of one that is not seen to have the file open, which is only looked at. Of locks that
+    somebody holds while another tries for one, none need be the one that it tries for."""
+    path, _, holder = stuck.at.rpartition(", held by process ")
+    if stuck.place is not BUILD_LOCK or not path.startswith(AWAITED) or HOLDER.fullmatch(holder) is None:
         return stuck.place.fix
-    pid = holders.pop()
+    pid = int(holder)
+    if pid == 1 or holder in {process.pid for process in parse(stacks[:MAX_STACKS]).processes}:
+        return stuck.place.fix
     return Fix(
-        text=f"Process {pid} holds the lock. If it is not compiling, end it and start again.", command=f"kill {pid}"
+        text=f"Process {pid} holds the lock. If it is not compiling, end it and start again.",
+        command=f"kill {pid}" if _has_open(pid, path.removeprefix(AWAITED)) else f"ps -fp {pid}",
     )
+
+
+def _has_open(pid: int, path: str) -> bool:
+    """Whether this machine shows that it has: another process may have its number by now."""
+    try:
+        return any(os.readlink(handle) == path for handle in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
 
 
 def where_they_are(stacks: Stacks) -> dict[str, Stuck]:

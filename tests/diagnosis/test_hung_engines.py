@@ -87,6 +87,11 @@ def test_who_waits_for_a_lock_is_told_with_its_file_and_its_holder(tmp_path: Pat
         assert (found.family, found.cause) == ("jit-toolchain", "build-lock")
         assert f"Process {waits}" in found.summary
         assert f"{path}, held by process {holds}" in found.summary
+        assert found.fix is not None
+        assert found.fix.command == f"kill {holds}"
+        told = diagnose([], hang="no progress", stacks=stacks.replace(str(path), f"{path} 2"))
+        assert told.fix is not None
+        assert told.fix.command == f"ps -fp {holds}"
 
 
 def is_locked(path: Path) -> bool:
@@ -260,14 +265,28 @@ Thread 9 (idle): "MainThread"
 """
 
 
+AWAITING = """Process 7, state S, in x: VLLM::Worker
+Waits for the lock on {path}, held by process {pid}
+Process 9, state S, in x: VLLM::EngineCore
+"""
+LOOK = "find ~/.cache ~/.triton -name '*.lock' -print"
+
+
 @pytest.mark.parametrize(
     ("stacks", "cause", "said", "command"),
     [
         (READING, "waits-for-opener", "/m/model.safetensors", None),
         (RENDEZVOUS, "waits-for-connection", "127.0.0.1:43413, at which process 7 listens", None),
-        (POLLING, "build-lock", "process 8 holds /c/a.lock and 1 more", "kill 8"),
+        (POLLING, "build-lock", "process 8 holds /c/a.lock and 1 more", LOOK),
+        (AWAITING.format(path="/c/a.lock", pid=99999999), "build-lock", "99999999", "ps -fp 99999999"),
+        (AWAITING.format(path="/c/process 8 holds /c/a, held by process 77", pid=99999999), "build-lock", "99999999",
+         "ps -fp 99999999"),
+        (AWAITING.format(path="/c/a.lock", pid=0), "build-lock", "process 0", LOOK),
+        (AWAITING.format(path="/c/a.lock", pid=1), "build-lock", "process 1", LOOK),
+        (AWAITING.format(path="/c/a.lock", pid=9), "build-lock", "process 9", LOOK),
+        (AWAITING.format(path="/c/held by process 8", pid="?"), "build-lock", "process 8", LOOK),
     ],
-)
+)  # fmt: skip
 def test_what_the_kernel_knows_counts_before_a_frame(stacks: str, cause: str, said: str, command: str | None) -> None:
     found = diagnose([], hang="no progress", stacks=stacks)
     assert (found.cause, said in found.summary) == (cause, True)

@@ -257,7 +257,7 @@ def test_a_lock_on_the_compile_cache_is_told_with_who_holds_it(tmp_path: Path) -
             found = diagnosed(engine)
     assert (found["family"], found["cause"]) == ("jit-toolchain", "build-lock")
     assert f"process {os.getpid()} holds " in found["summary"]
-    assert found["fix"]["command"] == f"kill {os.getpid()}"
+    assert not found["fix"]["command"].startswith("kill")  # no lock that somebody holds need be the awaited one
 
 
 def phases_of(engine: Engine) -> list[str]:
