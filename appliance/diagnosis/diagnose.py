@@ -15,7 +15,7 @@ from appliance.diagnosis.catalogue import causes_of
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.error_lines import ErrorLine, error_lines
 from appliance.diagnosis.first_exception import cut_short, exceptions_in, first_exception, with_message
-from appliance.diagnosis.last_words import is_last_word, is_uncaught
+from appliance.diagnosis.last_words import asked_to_end, is_last_word, is_of_a_reader, is_uncaught
 from appliance.diagnosis.log_text import number_lines
 from appliance.diagnosis.outcome import without_failure
 from appliance.diagnosis.pointers import (
@@ -49,7 +49,6 @@ from appliance.protocol import (
     ProcessEnd,
 )
 
-ASKED_TO_END = b"api server: shutdown triggered"  # as vLLM begins to shut down, before it ends its processes
 LOOP = "crash-loop"  # the reason for the restarts is better, where there is one
 
 
@@ -360,10 +359,11 @@ class _Failures:
     def _only_gave_up(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
         """If no row and no exception explains it, the first error after which its process is silent."""
         served = self.ready is not None and not self.failed
-        asked = self._number(self.log.last(ASKED_TO_END)) if served else None
+        asked = asked_to_end(self.log) if served else {}
         for line in told:
-            if asked is not None and line.line.number > asked:  # who is waited for is told that all is over
-                return None
+            # After a requested shutdown, waiting readers log that the engine is dead.
+            if line.line.number > asked.get(line.key, line.line.number) and is_of_a_reader(line):
+                continue
             ends = is_last_word(line, self.lines) if served else is_giving_up(line.line.text)
             if line.tier != "warning" and ends and self._may_end(line) and (self.failed or not self._went_on(line)):
                 after = next((other for other in self.lines if other.number > line.line.number), None)

@@ -10,7 +10,8 @@ from operator import attrgetter
 from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.error_lines import ErrorLine
 from appliance.diagnosis.pointers import AFTERMATH, FATAL_LEAD, SURVIVED, is_end_on_request, is_giving_up
-from appliance.diagnosis.progress import ENDING
+from appliance.diagnosis.progress import BEGINNING, ENDING, LOUD, STARTED
+from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import EvidenceLine
 
@@ -23,6 +24,11 @@ DEAD = re.compile(
     r"EngineDeadError|output_handler failed|Fatal Python error: |SIGQUIT received"
     r"|exited (?:with )?(?:code|status)[ =:]{0,3}[1-9]|code=exited, status=[1-9]|exited \([1-9]\d{0,2}\)",
     re.IGNORECASE,
+)
+# As vLLM's server begins to shut down, before it ends its processes.
+ASKED_TO_END = "[shutdown] API server: shutdown triggered"
+READER = re.compile(
+    r"AsyncLLM output_handler failed\.?$|(?:\w{1,40}\.){0,8}EngineDeadError: EngineCore encountered an issue"
 )
 MODULE = re.compile(r'File "[^"\n]{1,400}", line \d{1,9}, in <module>')
 
@@ -38,6 +44,29 @@ def is_uncaught(exception: LoggedException, lines: Sequence[EvidenceLine]) -> bo
         return False
     outermost = exception.frames[0][0].text
     return MODULE.match(outermost) is not None and not _works_after(exception.line.number, exception.key, lines)
+
+
+def asked_to_end(log: Searchable) -> dict[str, int]:
+    """By stream, the number of the line in which a server says that it was asked to end: the last word of its start,
+    and said before any other process logged an error."""
+    began = [log.last(word) for word in (*STARTED, *(word.encode() for word in BEGINNING))]
+    start = max((position for position in began if position is not None), default=-1)
+    asked: dict[str, int] = {}
+    for position in log.positions(ASKED_TO_END.lower().encode()):
+        dressed = undress(plain(log.lines[position].text))
+        if position > start and dressed.level == "INFO" and dressed.words.strip() == ASKED_TO_END:
+            asked.setdefault(dressed.key, position)
+    before = max(asked.values(), default=0)
+    loud = {at for level in LOUD for at in log.positions(level.lower().encode()) if start < at < before}
+    told = (undress(plain(log.lines[at].text)) for at in loud)
+    if any(dressed.level in LOUD and dressed.key and SERVERS.search(dressed.key) is None for dressed in told):
+        return {}
+    return {key: log.lines[position].number for key, position in asked.items()}
+
+
+def is_of_a_reader(line: ErrorLine) -> bool:
+    """Whether a server's reader of its engine's answers logs that the engine is dead."""
+    return READER.match(undress(plain(line.line.text)).words.strip()) is not None
 
 
 def _tells_of_an_end(line: ErrorLine) -> bool:

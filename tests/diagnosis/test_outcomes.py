@@ -211,5 +211,16 @@ def test_what_waits_for_an_engine_that_was_asked_to_end_is_told_so_by_no_failure
         f"{reader}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
     )
     ends = "INFO:     Shutting down\nINFO:     Application shutdown complete.\n"
+    core = "(EngineCore pid=7) ERROR 11-20 10:08:59 [core.py:9] EngineCore failed: device lost\n"
+    prompt = begins.replace("[shutdown]", "Received request: prompt: '[shutdown]")
     assert told(BEGIN + READY + begins + dead + ends).outcome is Outcome.NOT_READY
-    assert told(BEGIN + READY + dead).outcome is Outcome.FAILED
+    for failed in (
+        BEGIN + READY + dead,
+        BEGIN + READY + begins + ends + BEGIN + READY + dead,
+        BEGIN + READY + begins + ends + BEGIN + LOADING + dead,
+        BEGIN + READY + prompt + dead,
+        BEGIN + READY + core + begins + dead + ends,
+        BEGIN + READY + begins + dead.replace("pid=40", "pid=41"),
+        BEGIN + READY + begins + dead + "(EngineCore pid=7) CRITICAL 11-20 10:09:01 [core.py:9] no way on\n",
+    ):
+        assert told(failed).outcome is Outcome.FAILED, failed
