@@ -20,8 +20,8 @@ SIGN = b"non-default args: {"
 ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]{0,80}/[A-Za-z0-9][\w.-]{0,120}")
 PRINTED = re.compile(r"non-default args: (?P<arguments>\{.{0,8000}\})\s{0,8}$")
 MODEL = ("model_tag", "model")
-# What is not left out: there is nothing to serve, or it would be served without encryption.
-KEPT = (*MODEL, "ssl_")
+# What is not left out: there is nothing to serve, or it would be served elsewhere, to anybody, or without encryption.
+KEPT = (*MODEL, "uds", "host", "middleware", "api_key", "ssl_")
 # Objects among the arguments that a flag takes as JSON, field by field.
 AS_JSON = ("LoRAModulePath",)
 MAX_DEPTH = 4

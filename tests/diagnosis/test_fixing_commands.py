@@ -28,8 +28,8 @@ def _log(*lines: str) -> Searchable:
 
 
 def test_the_command_is_made_again_without_an_argument() -> None:
-    assert changed_command(_log("x", ARGUMENTS), "middleware", None) == (
-        "vllm serve '/m/odd one' --port=8001 --enforce-eager --no-enable-prefix-caching '--hf-overrides={\"odd\": 1}'"
+    assert changed_command(_log("x", ARGUMENTS), "hf_overrides", None) == (
+        "vllm serve '/m/odd one' --port=8001 --enforce-eager --no-enable-prefix-caching --middleware acme.Odd acme.Even"
     )
 
 
@@ -44,6 +44,9 @@ def test_the_command_is_made_again_with_another_value() -> None:
     ("line", "key"),
     [
         (ARGUMENTS, "model"),
+        (ARGUMENTS, "middleware"),
+        ("non-default args: {'model': '/m', 'uds': '/run/v.sock', 'port': 80}", "uds"),
+        ("non-default args: {'model': '/m', 'host': '127.0.0.1', 'port': 80}", "host"),
         (ARGUMENTS, "seed"),
         ("non-default args: {'model': '/m', 'kv_transfer_config': KVTransferConfig(kv_role='a'), 'port': 1}", "port"),
         ("non-default args: {'model': '/m', 'lora_modules': [Odd(name='a')], 'port': 1}", "port"),
@@ -133,20 +136,36 @@ def test_what_would_be_taken_for_something_else_leaves_no_command(arguments: str
     assert changed_command(_log(f"non-default args: {{'port': 1, {arguments}}}"), "port", None) is None
 
 
-def _of_middleware(profile: dict[str, object] | None) -> Diagnosis:
-    log = "\n".join((ARGUMENTS, "ModuleNotFoundError: No module named 'acme'"))
+PROCESSORS = ARGUMENTS.replace("middleware", "logits_processors")
+
+
+def _of_processors(profile: dict[str, object] | None) -> Diagnosis:
+    log = "\n".join((PROCESSORS, "ModuleNotFoundError: No module named 'acme'"))
     return diagnose(number_lines(log), failed=True, profile=profile)
 
 
 def test_a_log_from_elsewhere_is_answered_with_the_command() -> None:
-    found = _of_middleware(None)
+    found = _of_processors(None)
     assert found.cause == "setting-not-importable"
     assert found.fix is not None
-    assert found.fix.command == changed_command(_log(ARGUMENTS), "middleware", None)
+    assert found.fix.command == changed_command(_log(PROCESSORS), "logits_processors", None)
+    assert found.fix.command is not None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [("non-default args: {'model': '/m', 'uds': '/run/v.sock', 'port': 80}\n"
+      "PermissionError: [Errno 13] Permission denied: '/run/v.sock'"),
+     f"{ARGUMENTS}\nModuleNotFoundError: No module named 'acme'"],
+)  # fmt: skip
+def test_who_may_reach_a_server_is_not_left_out(lines: str) -> None:
+    found = diagnose(number_lines(lines), failed=True)
+    assert found.fix is not None
+    assert not (found.fix.command or "").startswith("vllm serve")
 
 
 def test_what_ingot_started_is_not_started_by_hand() -> None:
-    found = _of_middleware({"engine": "vllm", "name": "a", "model": {"path": "/m"}})
+    found = _of_processors({"engine": "vllm", "name": "a", "model": {"path": "/m"}})
     assert found.fix is not None
     assert found.fix.command is None
 
