@@ -66,7 +66,8 @@ def _command(cause: Cause, groups: Groups, settings: LaunchSettings) -> str | No
     if cause.unsets:
         variables = [name.format_map(groups) for name in cause.unsets]
         return settings.command_without(variables) if all(map(is_variable, variables)) else None
-    if (package := PACKAGES.get(groups.get("module", "").partition(".")[0])) is not None:
+    # Of a package that is there, a module or name may be missing: to install it again changes nothing.
+    if cause.name == "package-missing" and (package := PACKAGES.get(groups["module"])) is not None:
         return f"python -m pip install {package}"
     if (package := PROGRAMS.get(groups.get("program", ""))) is not None:
         return f"sudo apt-get install -y {package}"

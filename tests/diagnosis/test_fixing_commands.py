@@ -322,6 +322,17 @@ def test_one_command_mends_a_launch_from_elsewhere(error: str, command: str) -> 
 
 
 @pytest.mark.parametrize(
+    "error",
+    ["ImportError: cannot import name 'odd' from 'PIL' (/x/PIL/__init__.py)",
+     "ModuleNotFoundError: No module named 'PIL.odd'"],
+)  # fmt: skip
+def test_a_package_that_is_there_is_not_installed_again(error: str) -> None:
+    found = diagnose(number_lines(f"{GIVEN}\n{error}"), failed=True)
+    assert found.fix is not None
+    assert "install" not in (found.fix.command or "")
+
+
+@pytest.mark.parametrize(
     "path",
     ["/odd/.cache/x", "/odd/.config/vllm/x", "/root/.cache/vllm/x", "/odd/../.cache/vllm/x", "/odd/.cache/vllm/../x",
      "//root/.cache/vllm/x", "/./root/.triton/x", "/.triton", "/usr/lib/vllm/cache/x", "relative/.triton/x"],
