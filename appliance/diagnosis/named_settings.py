@@ -7,7 +7,7 @@ import difflib
 import re
 from typing import Any
 
-from appliance.diagnosis.provenance import FLAG, LaunchSettings, nearest_choice
+from appliance.diagnosis.provenance import FLAG, LaunchSettings, nearest_choice, needed_by
 from appliance.diagnosis.quoting import NAME
 from appliance.diagnosis.stripping import without_dumps
 from appliance.protocol import Fix
@@ -17,10 +17,6 @@ VARIABLE = re.compile(r"\b(?:VLLM|NCCL|GLOO|HF|CUDA|SGLANG|TORCH|PYTORCH)_[A-Z0-
 SUBJECT = re.compile(
     r"(?:(?:invalid (?:value )?(?:for )?|envs\.)?'?(?P<name>VLLM_[A-Z0-9_]{2,60})"
     r"|(?:the )?env(?:ironment)?(?: variable)? '?(?P<any>[A-Z][A-Z0-9]{1,40}(?:_[A-Z0-9]{1,40}){1,8}))\b"
-)
-COMPARED = re.compile(
-    r"\((?P<needed>\d{1,9})\) (?:is|are) (?:larger|greater|more|longer) than [`']?(?P<name>[a-z][a-z_]{3,40})[`']?"
-    r" \((?P<now>\d{1,9})\)"
 )
 SPOKEN_OF = re.compile(
     r"(?:configur\w{0,5}|settings?|options?|arguments?|parameters?|flags?) ['`\"](?P<name>[a-z][a-z0-9]{1,30}"
@@ -67,15 +63,13 @@ def fix_of(name: str, message: str, settings: LaunchSettings) -> Fix:
     a profile may say so, and the message is not another program's. The default is none for a launch whose profile is
     known: that does not set it."""
     said = message[:MAX_TEXT]
-    compared = COMPARED.search(said)
-    if compared is not None and f"--{compared['name'].replace('_', '-')}" == name:
-        needed = int(compared["needed"])
+    argument = name.removeprefix("--").replace("-", "_")
+    needed = needed_by(said, argument) if name.startswith("-") else None
+    if needed is not None:
         return Fix(
             text=f"Set {name} to {needed:,} or more.",
             patch=_patch(name, needed, said, settings),
-            command=settings.command_also_with({name.lstrip("-").replace("-", "_"): needed})
-            if name.startswith("-")
-            else None,
+            command=settings.command_also_with({argument: needed}),
         )
     nearest = _nearest(said)
     if nearest is not None:

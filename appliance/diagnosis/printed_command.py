@@ -34,7 +34,7 @@ class Untold:
     fields: frozenset[str] = frozenset()
 
 
-def changed_command(log: Searchable, key: str, value: str | None) -> str | None:
+def changed_command(log: Searchable, key: str, value: int | str | None) -> str | None:
     """`vllm serve` with the arguments that a log prints, `key` set to `value` or left out. Of a key inside an argument
     that is an object, the whole argument is left out. None where the log does not print them whole, where `key` is none
     of them or must stay, or where one of those that stay cannot be told: it is or holds a secret, or would be taken for

@@ -55,6 +55,11 @@ CHOICES = re.compile(
     r"(?P<list>['\"]?[\w.+-]{1,60}['\"]?(?:(?:, | or |, or |,)['\"]?[\w.+-]{1,60}['\"]?){1,80})",
     re.IGNORECASE,
 )
+# What a setting must be, as something is larger: "pages (3) is larger than max_odd (2)", "3 is greater than max_odd 2".
+COMPARED = re.compile(
+    r"(?:\((?P<needed>\d{1,9})\) (?:is|are)|\b(?P<also>\d{1,9}) is) (?:larger|greater|more|longer) than"
+    r" [`']?(?P<name>[a-z][a-z_]{3,40})[`']? (?:\(\d{1,9}\)|\d{1,9}\b)"
+)
 # A class, or a dotted path to one.
 NAME_OF_ITS_OWN = re.compile(
     r"[A-Z][a-z0-9]{1,40}(?:[A-Z][A-Za-z0-9]{1,60})|[a-z]\w{1,60}(?:\.\w{1,60}){1,8}\.[A-Z]\w{1,60}"
@@ -96,7 +101,7 @@ class Origin(NamedTuple):
     def _names(self) -> list[str]:
         return [key for key in self.inside if isinstance(key, str)]
 
-    def patch(self, value: str | None) -> dict[str, Any]:
+    def patch(self, value: int | str | None) -> dict[str, Any]:
         """What sets it to `value`, or to its default. Of an object only what is inside changes, or goes."""
         if not self.inside:
             return {self.key: value}
@@ -202,8 +207,8 @@ class LaunchSettings:
         return self.origin_of(message) is not None or self.model_value_of(message) is not None
 
     def fix_of(self, origin: Origin, message: str) -> Fix:
-        """The nearest value that the message allows, or else the default."""
-        nearest = nearest_choice(origin.value, message)
+        """What the message needs it to be, the nearest value that it allows, or else the default."""
+        nearest = needed_by(message, origin.name) or nearest_choice(origin.value, message)
         if not origin.in_profile:
             change = f"Change it to {nearest}." if nearest else "Correct it, or remove it to use the default."
             return Fix(
@@ -293,6 +298,12 @@ def _stays_valid(profile: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
     return all(problem in before for problem in documents.check(documents.apply_patch(profile, patch)))
 
 
+def needed_by(message: str, name: str) -> int | None:
+    """The number that a message has as larger than the setting of this name (`name_of_one`)."""
+    compared = COMPARED.search(message[:MAX_TEXT])
+    return int(compared["needed"] or compared["also"]) if compared is not None and compared["name"] == name else None
+
+
 def nearest_choice(value: str, message: str) -> str | None:
     """The value that a message allows and that this one misspells; of numbers the next that is not smaller."""
     found = CHOICES.search(message[:MAX_TEXT])
@@ -334,7 +345,7 @@ def _scalars(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tup
         yield path, str(value)
 
 
-def _changed(whole: Any, path: tuple[str | int, ...], value: str | None) -> Any:
+def _changed(whole: Any, path: tuple[str | int, ...], value: int | str | None) -> Any:
     """Without the value at `path`, or with another one there, and without what that leaves empty."""
     at, *further = path
     new = _changed(whole[at], tuple(further), value) or None if further else value

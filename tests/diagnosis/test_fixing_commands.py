@@ -322,6 +322,27 @@ def test_one_command_mends_a_launch_from_elsewhere(error: str, command: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("given", "error", "flag", "profile", "patch"),
+    [
+        ("'max_lora_rank': 32", "LoRA rank 64 is greater than max_lora_rank 32.", "--max-lora-rank=64",
+         {}, None),  # no profile may set it
+        ("'max_num_seqs': 8", "The pages (3100) is larger than max_num_seqs (8).", "--max-num-seqs=3100",
+         {"max-num-seqs": 8}, {"max-num-seqs": 3100}),
+    ],
+)  # fmt: skip
+def test_what_was_given_too_small_becomes_what_is_needed(
+    given: str, error: str, flag: str, profile: dict[str, object], patch: dict[str, object] | None
+) -> None:
+    log = number_lines(f"non-default args: {{'model': '/m', {given}}}\nValueError: {error}")
+    found = diagnose(log, failed=True)
+    assert found.fix is not None
+    assert found.fix.command == f"vllm serve /m {flag}"
+    found = diagnose(log, failed=True, profile={"engine": "vllm", "name": "a", "model": {"path": "/m"}, **profile})
+    assert found.fix is not None
+    assert found.fix.patch == patch
+
+
+@pytest.mark.parametrize(
     "error",
     ["ImportError: cannot import name 'odd' from 'PIL' (/x/PIL/__init__.py)",
      "ModuleNotFoundError: No module named 'PIL.odd'"],
