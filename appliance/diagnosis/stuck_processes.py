@@ -123,6 +123,9 @@ PLACES = (
 BUILD_LOCK = PLACES[0]
 UNOPENED = next(place for place in PLACES if place.cause == "waits-for-opener")
 UNANSWERED = next(place for place in PLACES if place.cause == "waits-for-connection")
+# The frame of a process that itself waits for a connection: to a store where ranks meet, or as its innermost one.
+MEETS = re.compile(r"rendezvous|TCPStore|c10d_store")
+CONNECTS = re.compile(r"(?:create_connection|(?:_|sock_)?connect(?:_ex|_tcp)?) \(")
 HOLDER = re.compile(r"[1-9]\d{0,8}")
 
 
@@ -210,7 +213,8 @@ def _lower_first(text: str) -> str:
 
 def _where(process: Process) -> Stuck | None:
     """By its main thread, unless another one of its threads says more. What the kernel knows for certain counts before
-    any frame: a lock, or a pipe that nobody opens. A connection that nobody answers explains a collective."""
+    any frame: a lock, or a pipe that nobody opens. A connection that nobody answers explains only what itself waits for
+    it: any thread may have one open, such as telemetry's."""
     for place, beginning in ((BUILD_LOCK, AWAITED), (UNOPENED, UNOPENED.pattern.pattern.lstrip("^"))):
         note = next((note for note in process.notes if note.startswith(beginning)), None)
         if note is not None:
@@ -221,11 +225,16 @@ def _where(process: Process) -> Stuck | None:
     found = [stuck for thread in _threads(process) if (stuck := _innermost(process, thread)) is not None]
     best = next((stuck for stuck in found if not stuck.place.weak), None)
     unanswered = next((note for note in process.notes if UNANSWERED.pattern.search(note)), None)
-    if unanswered is not None and (best is None or best.rank > PLACES.index(UNANSWERED)):
+    if unanswered is None:
+        return best or _by_notes(process) or next(iter(found), None)
+    innermost = next((frames[0] for frames in _threads(process)[:1] if frames and process.threads), "")
+    itself = MEETS.search(best.at) if best is not None else CONNECTS.match(innermost)
+    if itself and (best is None or best.rank > PLACES.index(UNANSWERED)):
         return Stuck(process, UNANSWERED, unanswered)
-    if best is not None and unanswered is not None:
-        return best._replace(at=f"{best.at}; waits for {_lower_first(unanswered)}")
-    return best or _by_notes(process) or next(iter(found), None)
+    best = best or _by_notes(process, unless=unanswered) or next(iter(found), None)
+    if best is None:
+        return Stuck(process, UNANSWERED, unanswered)
+    return best._replace(at=f"{best.at}; waits for {_lower_first(unanswered)}")
 
 
 def _threads(process: Process) -> list[list[str]]:
@@ -250,6 +259,6 @@ def _innermost(process: Process, frames: list[str]) -> Stuck | None:
     return weak
 
 
-def _by_notes(process: Process) -> Stuck | None:
-    waits = (note for note in process.notes if note.startswith("Waits for "))
+def _by_notes(process: Process, unless: str | None = None) -> Stuck | None:
+    waits = (note for note in process.notes if note.startswith("Waits for ") and note != unless)
     return next((Stuck(process, place, note) for note in waits for place in PLACES if place.pattern.search(note)), None)

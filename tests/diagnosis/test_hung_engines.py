@@ -257,6 +257,11 @@ Thread 9 (idle): "MainThread"
     _create_c10d_store (torch/distributed/rendezvous.py:199)
 Waits for a connection to the socket 127.0.0.1:43413, at which process 7 listens
 """
+TELEMETRY = """Process 9, state S, in x: VLLM::Worker
+Thread 9 (idle): "MainThread"
+    {frame}
+Waits for a connection to the socket 10.0.0.9:443
+"""
 POLLING = """Lock on /c/a.lock, held by process 8
 Lock on /c/b.lock, held by process 8
 Process 9, state S, in x: VLLM::Worker
@@ -292,6 +297,25 @@ def test_what_the_kernel_knows_counts_before_a_frame(stacks: str, cause: str, sa
     assert (found.cause, said in found.summary) == (cause, True)
     assert found.fix is not None
     assert found.fix.command == command
+
+
+@pytest.mark.parametrize(
+    ("frame", "cause"),
+    [
+        ("all_reduce (torch/distributed/distributed_c10d.py:9)", "waits-in-collective"),
+        ("synchronize (torch/cuda/streams.py:9)", "gpu-does-not-finish"),
+        ("read (safetensors/torch.py:9)", "slow-storage"),
+        ("compile (triton/compiler/compiler.py:9)", "compiling"),
+        ("_create_c10d_store (torch/distributed/rendezvous.py:9)", "waits-for-connection"),
+        ("connect (own/client.py:9)", "waits-for-connection"),
+        ("wait (threading.py:9)", "waits-for-connection"),
+    ],
+)
+def test_a_connection_explains_only_what_itself_waits_for_it(frame: str, cause: str) -> None:
+    """Any thread may have one that nobody answers."""
+    (told,) = stuck_processes(TELEMETRY.format(frame=frame))
+    assert told.place.cause == cause
+    assert "10.0.0.9:443" in told.at
 
 
 def test_a_connection_that_nobody_answers_is_told_with_who_listens() -> None:
