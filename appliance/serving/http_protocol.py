@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any, ClassVar, Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from appliance.address import network_of
 
@@ -98,7 +98,16 @@ class HttpProtocol(HttpToolsProtocol):
                 self._refuse("The head of the request is too large.")
 
     def _refuse(self, reason: str) -> None:
-        """As the API of the path tells errors, where the request got as far as to name one."""
+        """As the API of the path tells errors, where the request got as far as to name one; without a word where it
+        would stand in or before another request's answer, or after its own."""
+        cycle = self.cycle
+        own = cycle is not None and self._is_in_body(cycle)
+        if cycle is not None and cycle.response_complete and own:
+            self.transport.close()
+            return
+        if cycle is not None and not cycle.response_complete and (cycle.response_started or self.pipeline or not own):
+            self.transport.abort()
+            return
         try:
             path = httptools.parse_url(self.url).path.decode("ascii")
         except (AttributeError, UnicodeDecodeError, httptools.HttpParserError):
@@ -115,6 +124,10 @@ class HttpProtocol(HttpToolsProtocol):
         head += b"x-request-id: %s\r\nrequest-id: %s\r\ncontent-length: %d\r\n\r\n" % (named, named, len(body))
         self.transport.write(head + body)
         self.transport.close()
+
+    def _is_in_body(self, cycle: RequestResponseCycle) -> bool:
+        """Whether what arrives is of its request."""
+        return cycle.more_body and cycle.scope is self.scope
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open. A client that sends nothing more is gone, or has closed its own side and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import socket
@@ -129,3 +130,30 @@ def test_a_length_that_is_none_is_told_as_the_api_tells_errors(door: Door, path:
     else:
         assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_http")
         assert ("request_id" in told) == (path == "/v1/messages")
+
+
+@pytest.mark.parametrize("before", [post(), post(headers=b"Expect: 100-continue\r\n") + post()])
+@pytest.mark.parametrize("malformed", [b"GET bad\r\n\r\n", b"\0", post(b"Content-Length: x\r\n")])
+def test_what_is_malformed_is_not_told_within_the_answer_to_another(
+    door: Door, before: bytes, malformed: bytes
+) -> None:
+    """The connection ends: its client would take it for the answer that it waits for."""
+    address = urllib.parse.urlsplit(door.url)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+        connection.sendall(before + malformed)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := connection.recv(1 << 16):
+                received += data
+    assert b" 400 " not in received
+
+
+def test_what_is_malformed_behind_an_answer_is_told(door: Door) -> None:
+    address = urllib.parse.urlsplit(door.url)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = connection.recv(1 << 16)
+        while not received.partition(b"\r\n\r\n")[2]:
+            received += connection.recv(1 << 16)
+        connection.sendall(b"GET bad\r\n\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
