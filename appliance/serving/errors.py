@@ -45,8 +45,8 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
-        self.param = param
+        self.message = _encodable(message)
+        self.param = _encodable(param) if param is not None else None
         self.code = code
         self.headers = headers or {}
 
@@ -54,6 +54,11 @@ class ApiError(Exception):
     def content(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def _encodable(text: str) -> str:
+    """What is quoted of a request may hold halves of characters, which JSON can name and UTF-8 cannot."""
+    return text.encode(errors="replace").decode()
 
 
 class ClientGoneError(ApiError):

@@ -27,12 +27,14 @@ class TooLarge(NamedTuple):
 
 def first_too_large(raw: bytes) -> tuple[str, TooLarge] | None:
     """The number and its path, "" where it is the whole text; None where the text is no JSON, or repeats a name and the
-    number with it. Takes seconds for millions of numbers."""
+    number with it, or has a half of a character in the path. Takes seconds for millions of numbers."""
     try:
-        content = json.loads(raw, parse_int=_integer, parse_float=_float)
+        found = _found(json.loads(raw, parse_int=_integer, parse_float=_float))
+        if found is not None:
+            found[0].encode()
     except (ValueError, RecursionError):
         return None
-    return _found(content)
+    return found
 
 
 def _integer(text: str) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
+from appliance.serving.error_shape import error_body
+from appliance.serving.errors import bad_request
 from tests.supervisor.scripted import Door
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -194,9 +196,17 @@ def test_a_number_that_no_double_holds_is_named_with_its_place(
 
 
 def test_a_number_too_large_for_a_field_that_is_sent_twice_is_refused(door: Door) -> None:
-    """Its place in the text is not known, as the other one counts."""
-    status, error = refused(door, COMPLETIONS, b'{"prompt": "x", "seed": 1e400, "seed": 1}')
-    assert (status, error["param"], error["code"]) == (400, None, "invalid_body")
+    """Its place in the text is not known, as the other one counts; or it cannot be told, as UTF-8 does not have it."""
+    for body in (b'{"prompt": "x", "seed": 1e400, "seed": 1}', b'{"a": 1e400, "\\ud800": [1e400], "a": 1}'):
+        status, error = refused(door, COMPLETIONS, body)
+        assert (status, error["param"], error["code"]) == (400, None, "invalid_body")
+
+
+def test_an_error_may_quote_half_a_character() -> None:
+    error = bad_request("\ud800: is odd", "\ud800")
+    for path in (CHAT, "/v1/messages", "/api/chat"):
+        scope: Any = {"path": path, "headers": []}
+        assert b"?" in error_body(error, scope)
 
 
 def test_a_template_may_be_given_variables_of_any_name(door: Door) -> None:
