@@ -41,6 +41,7 @@ def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
     begun = set(ended)
     deaths = [event.body.end for event in events if isinstance(event.body, ProcessEnded)]
     latest = {(end.pid, end.time): end for end in deaths}  # the kernel's record comes with a later report
+    diagnosed = [event for event in events if isinstance(event.body, DiagnosisReport)]
     causes = [event.body.diagnosis.summary for event in events if isinstance(event.body, DiagnosisReport)]
     for event in events:
         text, bad = "", False
@@ -63,7 +64,7 @@ def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
             case ProcessEnded(end=end) if not end.aftermath and (end.pid, end.time) in latest:
                 end = latest.pop((end.pid, end.time))
                 kind, text, bad = "process", f"{end.name} ({end.pid}) ended: {how(end)}", bool(end.status)
-            case DiagnosisReport():
+            case DiagnosisReport() if event is diagnosed[-1]:  # once more when its fix has passed preflight
                 kind, text, bad = "diagnosis", "see the cause above", True
         if text:
             rows.append(TimelineEntry(event.sequence, event.time, max(0.0, event.time - started), kind, text, bad))

@@ -18,6 +18,8 @@ from appliance.engine_process.stacks import dump_stacks, has_stacks
 from appliance.launches import stacks
 from appliance.launches.catalogue import Catalogue
 from appliance.protocol import (
+    Diagnosis,
+    DiagnosisReport,
     Event,
     Finding,
     Fix,
@@ -444,6 +446,13 @@ def test_a_launch_that_was_stopped_says_who_did_it(ready_after_s):
         id="a", profile="p", started=1.0, ended=30.0, state=State.STOPPED, reason=reason, ready_after_s=ready_after_s
     )
     assert reason in sentence(record, runs=False)
+
+
+def test_a_diagnosis_stands_once_in_the_timeline():
+    """It is reported again with its fix, and stands where the last one is."""
+    bodies = [DiagnosisReport(Diagnosis(summary="odd")), DiagnosisReport(Diagnosis(summary="odd", fix=Fix(text="b")))]
+    rows = timeline([Event(sequence=n, time=5.0, launch="a", body=body) for n, body in enumerate(bodies)], 1.0)
+    assert [(row.sequence, row.kind) for row in rows] == [(1, "diagnosis")]
 
 
 def test_an_end_stands_once_in_the_timeline_with_all_that_is_known_of_it():
