@@ -41,11 +41,21 @@ ENGINES_CACHE: Final = re.compile(
     r"(?!/root/)(?:/[^/]{1,80}){1,8}?/(?:\.cache/(?:vllm|triton|flashinfer|tilelang)|\.(?:triton|flashinfer|vllm|dg_jit))"
     r"(?=/|$)"
 )
+MAX_TEXT: Final = 4000
 HUB: Final = ("hub-offline", "network-unreachable")
 
 
-def with_mending(found: Diagnosis, cause: Cause, groups: Groups, settings: LaunchSettings) -> Diagnosis:
-    """With that command, where there is one and the fix has no patch."""
+# A repository as messages name it: its address, the path that was asked for, its name in quotes.
+REPOSITORY: Final = re.compile(
+    r"(?:https?://[\w.:-]{1,80}/|with url: /|(?<=['\"`]))(?:api/models/|(?P<other>datasets|spaces)/)?"
+    r"(?P<name>(?!docs/|settings/)[A-Za-z0-9][\w.-]{0,80}/[\w.-]{0,120}\w)"
+)
+
+
+def with_mending(
+    found: Diagnosis, cause: Cause, groups: Groups, settings: LaunchSettings, message: str = ""
+) -> Diagnosis:
+    """With that command, where there is one and the fix has no patch. `message` is what the cause was found in."""
     if found.fix is None or found.fix.patch or settings.of_a_profile or settings.of_sglang:
         return found
     given = settings.given_path(groups["path"]) if groups.get("path", UNKNOWN) != UNKNOWN else None
@@ -53,13 +63,13 @@ def with_mending(found: Diagnosis, cause: Cause, groups: Groups, settings: Launc
     if given is not None:
         changed = settings.fix_of(given, "")
         return found if changed.command is None else msgspec.structs.replace(found, fix=changed)
-    command = _command(cause, groups, settings)
+    command = _command(cause, groups, settings, message)
     if command is None:
         return found
     return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, command=command))
 
 
-def _command(cause: Cause, groups: Groups, settings: LaunchSettings) -> str | None:
+def _command(cause: Cause, groups: Groups, settings: LaunchSettings, message: str) -> str | None:
     if cause.sets:
         values = {name: v.format_map(groups) if isinstance(v, str) else v for name, v in cause.sets.items()}
         return settings.command_also_with(values)
@@ -73,9 +83,14 @@ def _command(cause: Cause, groups: Groups, settings: LaunchSettings) -> str | No
         return f"sudo apt-get install -y {package}"
     if cause.name == "cache-not-writable" and (own := _own_cache(groups.get("path", UNKNOWN))) is not None:
         return f'sudo mkdir -p {own} && sudo chown -R "$(id -u):$(id -g)" {own}'
-    if cause.name in HUB and settings.hub_model is not None:
-        return f"HF_HUB_OFFLINE=0 hf download {shlex.quote(settings.hub_model)}"
+    if cause.name in HUB and (model := settings.hub_model) is not None and _names_no_other(message, model):
+        return f"HF_HUB_OFFLINE=0 hf download {shlex.quote(model)}"
     return None
+
+
+def _names_no_other(message: str, repository: str) -> bool:
+    named = REPOSITORY.finditer(message[:MAX_TEXT])
+    return all(found["name"] == repository and not found["other"] for found in named)
 
 
 def _own_cache(path: str) -> str | None:

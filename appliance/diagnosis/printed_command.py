@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from appliance.diagnosis.searchable import Searchable
@@ -18,6 +19,8 @@ from appliance.secret_names import gives_secret, is_secret_key
 
 SIGN = b"non-default args: {"
 ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]{0,80}/[A-Za-z0-9][\w.-]{0,120}")
+# A relative path that begins so is a folder's.
+FOLDERS = ("model", "models", "checkpoints", "weights", "data", "output", "outputs")
 PRINTED = re.compile(r"non-default args: (?P<arguments>\{.{0,8000}\})\s{0,8}$")
 MODEL = ("model_tag", "model")
 # What is not left out: there is nothing to serve, or it would be served elsewhere, to anybody, or without encryption.
@@ -61,9 +64,11 @@ def command_without_variables(log: Searchable, names: Sequence[str]) -> str | No
 
 
 def model_on_the_hub(log: Searchable) -> str | None:
-    """The model that a log's arguments ask for, where that is a name on the hub."""
+    """The model that a log's arguments ask for, where that is a name on the hub and looks like no folder's."""
     model = next((value for name in MODEL if (value := _printed(log).get(name)) is not None), None)
-    return model if isinstance(model, str) and ON_THE_HUB.fullmatch(model) else None
+    if not isinstance(model, str) or not ON_THE_HUB.fullmatch(model):
+        return None
+    return None if model.startswith(tuple(f"{folder}/" for folder in FOLDERS)) or Path(model).is_dir() else model
 
 
 def _argument_of(key: str, arguments: dict[str, Any]) -> str | None:

@@ -104,7 +104,8 @@ def known(
             cause.fix_for(groups, settings.groups), groups, exceptions[0].text if exceptions else "", settings
         ),
     )
-    found = with_mending(found, cause, groups, settings)
+    said = "\n".join(exception.text for exception in exceptions) or message
+    found = with_mending(found, cause, groups, settings, said)
     if cause.name in IMPORT_CAUSES:
         return with_import(found, message, settings)
     if cause.family != SETTINGS_FAMILY:

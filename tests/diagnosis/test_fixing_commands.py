@@ -373,6 +373,35 @@ def test_a_cache_of_a_launch_of_ingots_is_only_looked_at() -> None:
     assert found.fix.command == "id; ls -ld /odd/.cache/vllm/x"
 
 
+OF_THE_LAUNCH = "HF_HUB_OFFLINE=0 hf download acme/odd-7b"
+
+
+@pytest.mark.parametrize(
+    ("model", "named", "command"),
+    [
+        ("acme/odd-7b", "https://huggingface.co/acme/odd-7b/resolve/main/config.json", OF_THE_LAUNCH),
+        ("acme/odd-7b", "https://huggingface.co; see https://huggingface.co/docs/odd/offline", OF_THE_LAUNCH),
+        ("acme/odd-7b", "https://huggingface.co/a/b", None),
+        ("acme/odd-7b", "https://huggingface.co/datasets/acme/odd-7b", None),
+        ("acme/odd-7b", "'a/b'", None),
+        ("acme/odd-7b", "https://huggingface.co/a/b/resolve/main/config.json", "hf download a/b --local-dir a/b"),
+        ("models/llama", "https://huggingface.co", None),
+        ("./acme/odd-7b", "https://huggingface.co", None),
+        ("acme/here", "https://huggingface.co", None),
+    ],
+)
+def test_only_what_is_missing_is_downloaded(
+    model: str, named: str, command: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the launch's model where the message names another, and no stranger's in place of a folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "acme" / "here").mkdir(parents=True)
+    error = f"LocalEntryNotFoundError: outgoing traffic has been disabled. Cannot reach {named}"
+    found = diagnose(number_lines(f"non-default args: {{'model': '{model}'}}\n{error}"), failed=True)
+    assert found.fix is not None
+    assert found.fix.command == command
+
+
 @pytest.mark.parametrize("error", ["ValueError: LoRA rank 64 is greater than max_lora_rank 16.",
                                    "ModuleNotFoundError: No module named 'runai_model_streamer'"])  # fmt: skip
 def test_a_launch_of_ingots_is_not_mended_by_hand(error: str) -> None:
