@@ -23,7 +23,7 @@ from appliance.serving.openapi.defaults import DEFAULTS
 from appliance.serving.responses import fields as responses
 
 ERRORS: Final = {
-    400: "The request is not valid; `param` names the field. Or the Host header is no address.",
+    400: "The request is not valid (`param` names the field), or the Host header is not a valid address.",
     401: "A key is required, or this one is not valid.",
     403: "A web page of another site sent the request without a key.",
     404: "There is nothing of this name.",
