@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.engine_process.process_tree import descendants, state_of
 from appliance.engine_process.waits import held_locks, waits_of
+from appliance.redaction import without_secrets
 
 DUMP_TIMEOUT_S = 5.0
 # All processes are looked at at the same time, so that eight workers take no longer than one.
@@ -43,7 +44,8 @@ def _in_kernel(pid: int) -> str:
         waits = process.joinpath("wchan").read_text(errors="replace").strip("0\n")
     except OSError:
         waits = ""
-    return f"Process {pid}, state {state_of(pid)}{f', in {waits}' if waits else ''}: {command[:MAX_COMMAND]}"
+    command = without_secrets(command)[:MAX_COMMAND]
+    return f"Process {pid}, state {state_of(pid)}{f', in {waits}' if waits else ''}: {command}"
 
 
 def _is_python(pid: int) -> bool:

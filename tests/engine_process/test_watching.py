@@ -143,12 +143,14 @@ def test_stacks_tell_of_every_process_what_it_is() -> None:
     """Those that are no Python, too: a compiler that hangs is named with its command."""
     import subprocess
 
-    process = subprocess.Popen(["sh", "-c", "sleep 601 & wait"])
+    secret = "p4" * 200  # longer than what is shown of a command
+    process = subprocess.Popen(["sh", "-c", "sleep 601 & wait", f"https://admin:{secret}@host"])
     try:
         deadline = time.monotonic() + 30
         while not re.search(r"(?m)^Process \d+, state \w(, in \S+)?: sleep 601", text := dump_stacks(process.pid)):
             assert time.monotonic() < deadline, text
         assert re.search(rf"(?m)^Process {process.pid}, state \w(, in \S+)?: sh -c", text)
+        assert secret[:8] not in text
     finally:
         subprocess.run(["pkill", "-P", str(process.pid)], check=False)
         process.kill()

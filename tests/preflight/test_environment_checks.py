@@ -100,6 +100,21 @@ def test_slips_of_vllms_names_are_reported_where_vllm_is_to_run(
     assert finding.fix.command == "unset VLLM_LOGING_LEVEL; export VLLM_LOGGING_LEVEL=DEBUG"
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (f"https://admin:{'p4' * 45}@host:8000", "https://<removed: password in an address>@host:8000"),
+        (f"eyJhbGci{'Oi' * 20}.{'x1' * 60}.{'y2' * 20}", "<removed: web token>"),
+        ("v" * 200, "v" * 80),
+    ],
+)
+def test_a_secret_goes_before_a_long_value_is_cut(home: Home, value: str, told: str) -> None:
+    """What is left of one that was cut has no longer its form."""
+    machine: dict[str, Any] = {"inventory": recorded(GPU), "environ": {"INGOT_ENGINE_URI": value}}
+    finding = one(look(home, only="variables", **machine))
+    assert (finding.id, finding.value, finding.fix.command) == ("variable-misspelt", told, "unset INGOT_ENGINE_URI")
+
+
 def test_what_this_vllm_no_longer_reads_is_removed_from_the_profile(
     home: Home, program: dict[str, str], around: Surroundings
 ) -> None:

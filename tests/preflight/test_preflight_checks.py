@@ -374,8 +374,11 @@ def test_an_allocator_setting_that_breaks_graphs_is_refused(home: Home, tiny: Pa
     assert look(home, environ=environ).findings == []
 
 
-def test_a_port_in_use_names_who_holds_it(home: Home, tiny: Path) -> None:
-    """A process of this user by pid; the front door of this state folder is no error; a free port is none."""
+def test_a_port_in_use_names_who_holds_it(home: Home, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of this user by pid, with its command but no secret of it; the front door of this state folder is no
+    error; a free port is none."""
+    command = ["serve", f"https://admin:{'p4' * 90}@host:8000"]
+    monkeypatch.setattr("psutil.Process.cmdline", lambda process: command)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -383,6 +386,8 @@ def test_a_port_in_use_names_who_holds_it(home: Home, tiny: Path) -> None:
         finding = only(look(home, listen=address))
         assert finding.id == "port-in-use"
         assert f"process {os.getpid()}" in finding.message
+        assert "serve https://" in finding.message
+        assert "p4p4" not in finding.message
         home.lock.write_text(json.dumps({"pid": os.getpid(), "host": "127.0.0.1", "port": address[1], "started": 0.0}))
         assert only(look(home, listen=address), Severity.INFO).id == "port-held-by-ingot"
     assert look(home, listen=address).findings == []

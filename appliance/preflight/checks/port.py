@@ -12,6 +12,7 @@ import psutil
 
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
+from appliance.redaction import without_secrets
 
 
 def run(subject: Subject) -> Iterator[Finding]:
@@ -83,7 +84,7 @@ def _holder(port: int) -> int | None:
 def _name(pid: int) -> str:
     try:
         process = psutil.Process(pid)
-        return f"{' '.join(process.cmdline())[:120] or process.name()} (process {pid})"
+        return f"{without_secrets(' '.join(process.cmdline()))[:120] or process.name()} (process {pid})"
     except psutil.Error:
         return f"process {pid}"
 

@@ -78,20 +78,20 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield from _unread(subject, listed, slips)
     for name, right in slips.items():
         in_profile = name in subject.profile.engine_options.environment
-        value = environ[name][:80]
+        value = environ[name]
         told = variable_without_secrets(right, variable_without_secrets(name, value))
         yield Finding(
             id="variable-misspelt",
             severity=Severity.WARNING,
             message=f"{name} is set but unused. Did you mean {right}?",
             field=f"vllm.environment.{name}" if in_profile else name,
-            value=told,
+            value=told[:80],
             fix=Fix(text=f"Use {right}, or remove it from the profile.", patch={f"vllm.environment.{name}": None})
             if in_profile
             else Fix(
                 text=f"Set {right} instead for `ingot serve`, or unset it.",
                 command=f"unset {shlex.quote(name)}; export {right}={shlex.quote(value)}"
-                if _is_plain(environ[name]) and told == value
+                if _is_plain(value) and told == value
                 else f"unset {shlex.quote(name)}",
             ),
         )
