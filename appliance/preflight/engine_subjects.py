@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
+from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.engines import NATIVE, VLLM, engine_named
-from appliance.hardware.device import Device, gpus_of_ranks, select_device
+from appliance.hardware.device import Device, DeviceError, gpus_of_ranks, select_device
 from appliance.hardware.gpu import Gpu
 from appliance.packages import Packages
 from appliance.plan.effective import resolve
@@ -17,7 +18,7 @@ from appliance.preflight.subject import Subject
 from appliance.profile.schema import Profile
 from appliance.vllm.cache_packs.facts import Facts, facts_of
 from appliance.vllm.cache_packs.store import Judgement, folders, judge, packs
-from appliance.vllm.command_line import NOT_INHERITED, OFFLINE, Place, cache_variables
+from appliance.vllm.command_line import NOT_INHERITED, OFFLINE, Place, cache_variables, chosen_backends
 from appliance.vllm.installation import read_installation
 from appliance.vllm.memory import vllm_memory
 from appliance.vllm.plan import VllmPlan
@@ -100,6 +101,16 @@ class VllmSubject(Subject):
     def engine_environ(self) -> dict[str, str]:
         kept = {name: value for name, value in self.context.environ.items() if name not in NOT_INHERITED}
         return kept | OFFLINE | cache_variables(Place.below(self.context.home)) | self.profile.vllm.environment
+
+    @cached_property
+    def launched_environ(self) -> dict[str, str]:
+        chosen: dict[str, str] = {}
+        try:
+            for choice in chosen_backends(self.effective if self.readable else None):
+                chosen |= choice.environment
+        except (CheckpointError, DeviceError):
+            return self.engine_environ
+        return self.engine_environ | chosen | self.profile.vllm.environment
 
     @property
     def compiles(self) -> bool:

@@ -162,6 +162,11 @@ class Subject(ABC):
     def engine_environ(self) -> dict[str, str]:
         """What the engine's process is given, before the device is put into it."""
 
+    @cached_property
+    def launched_environ(self) -> dict[str, str]:
+        """`engine_environ`, and what the launch says there besides, as far as that can be told of this model."""
+        return self.engine_environ
+
     @property
     @abstractmethod
     def compiles(self) -> bool:

@@ -22,6 +22,7 @@ from appliance.vllm.settings import FLAGS
 from kernels.selection import AUTO, Explanation
 
 if TYPE_CHECKING:
+    from appliance.plan.effective import Effective
     from appliance.vllm.plan import VllmPlan
 
 # The cache on a CPU where the model's sizes are not known here. vLLM's own default is nearly all memory of the machine.
@@ -167,7 +168,7 @@ def _flags(plan: VllmPlan, socket: Path) -> Iterator[tuple[str, Any]]:
     yield "disable-uvicorn-access-log", True
     if profile.ray.address is not None:
         yield "distributed-executor-backend", "ray"
-    for choice in chosen_backends(plan):
+    for choice in chosen_backends(plan.effective):
         yield from choice.arguments.items()
 
 
@@ -182,7 +183,7 @@ def _environment(plan: VllmPlan, place: Place) -> Iterator[tuple[str, str]]:
     yield from plan.environment.items()
     yield from watch.variables(profile, place.socket.parent).items()
     yield from _several_hosts(plan)
-    for choice in chosen_backends(plan):
+    for choice in chosen_backends(plan.effective):
         yield from choice.environment.items()
     yield from profile.vllm.environment.items()
 
@@ -206,10 +207,10 @@ def _several_hosts(plan: VllmPlan) -> Iterator[tuple[str, str]]:
         yield "GLOO_SOCKET_IFNAME", ray.network_interface
 
 
-def chosen_backends(plan: VllmPlan) -> Iterator[BackendOptions]:
+def chosen_backends(effective: Effective | None) -> Iterator[BackendOptions]:
     """The options that select backends: those named in the profile, and where `auto` passed one over for a known
     fault. Otherwise it chooses by itself, as its authors measured."""
-    for explanation in plan.effective.selection if plan.effective else ():
+    for explanation in effective.selection if effective else ():
         if explanation.chosen is not None and (explanation.requested != AUTO or _avoids_a_fault(explanation)):
             yield options_of(explanation.op.name, explanation.chosen.name)
 

@@ -130,7 +130,7 @@ def test_what_this_vllm_no_longer_reads_is_removed_from_the_profile(
 def test_a_value_from_outside_that_cannot_be_is_reported(
     home: Home, program: dict[str, str], around: Surroundings
 ) -> None:
-    environ = program | {"VLLM_USE_DEEP_GEMM": "yes please"}
+    environ = program | {"VLLM_LOGGING_LEVEL": "LOUD"}
     report = look(
         home, {"engine": "vllm"}, inventory=recorded("h200-x8"), surroundings=around, environ=environ, only="variables"
     )
@@ -153,6 +153,28 @@ def test_a_value_with_which_the_installed_vllm_would_not_start_is_refused(
     assert (finding.id, finding.severity, finding.field) == ("variable-value", Severity.ERROR, name)
     assert finding.fix.command == command
     assert look(home, only="variables", **machine).findings == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({}, None),
+        ({"device": "cpu"}, "VLLM_DEEP_GEMM_WARMUP"),
+        ({"device": "GPU-12345678-1234-1234-1234-123456789abc"}, "VLLM_DEEP_GEMM_WARMUP"),
+    ],
+)
+def test_a_value_that_the_launch_puts_another_over_is_not_judged(
+    home: Home, program: dict[str, str], around: Surroundings, changes: dict[str, Any], field: str | None
+) -> None:
+    """This model has no FP8 layer: on a GPU its launch skips DeepGEMM's warm-up. Of a GPU that is not there nothing is
+    known."""
+    envs = next(Path(program["INGOT_VLLM"]).parents[1].rglob("vllm/envs.py"))
+    text = envs.read_text().replace("VLLM_KV_CACHE_LAYOUT", "VLLM_DEEP_GEMM_WARMUP")
+    envs.write_text(text.replace('["NHD", "HND"]', '["skip", "full", "relax"]'))
+    environ = program | {"VLLM_DEEP_GEMM_WARMUP": "off"}
+    machine: dict[str, Any] = {"inventory": recorded(GPU), "surroundings": around, "environ": environ}
+    found = look(home, {"engine": "vllm"} | changes, only="variables", **machine).findings
+    assert [finding.field for finding in found if finding.id == "variable-value"] == ([field] if field else [])
 
 
 def test_a_profile_may_say_what_an_older_vllm_does_not_take(

@@ -72,7 +72,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         listed = source.variables if source and subject.context.surroundings else frozenset()
         known += sorted(listed) or [name for name in VARIABLE_BY_NAME if name.startswith("VLLM_")]
         yield from _gone(subject, listed)
-        yield from _values(subject, environ)
+        yield from _values(subject, subject.launched_environ)
     slips = dict(misspelt(environ, known))
     if subject.traits.lists_variables:
         yield from _unread(subject, listed, slips)

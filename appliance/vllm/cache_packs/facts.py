@@ -170,7 +170,7 @@ def _processor(inventory: Inventory) -> str:
 def _settings(plan: VllmPlan, source: VllmSource, environ: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, Any] = {name: value for name, value in flags(plan).items() if name not in HARMLESS_FLAGS}
     variables = dict(_inherited(environ))
-    for choice in chosen_backends(plan):
+    for choice in chosen_backends(plan.effective):
         variables |= choice.environment
     variables |= plan.profile.vllm.environment
     harmless = source.variables_not_compiled
