@@ -269,12 +269,18 @@ def test_a_key_goes_by_its_form_whatever_it_is_called(key, before, name):
     assert without_secrets(f"{name} {key} {name}").startswith(f"{name} ")
 
 
-@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=12, max_size=40))
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40))
 @settings(max_examples=100, deadline=None)
-def test_a_variable_goes_by_its_name_whatever_it_holds(value):
-    told = variable_without_secrets("SOME_API_KEY", value)
-    assert told == value or value not in told
+def test_a_variable_goes_by_its_name_whatever_it_holds(rest):
+    """But for what is never a secret, all of which begins in another way."""
+    value = f"s3-{rest}"
+    assert variable_without_secrets("SOME_API_KEY", value) == "<removed: environment variable>"
     assert telling({"VLLM_API_KEY": value, "HF_TOKEN": value}) == {}
+
+
+@pytest.mark.parametrize("value", ["", "none", "$OTHER", "${OTHER}", "***", "1234567", "<removed: setting>"])
+def test_a_value_that_is_never_a_secret_stays(value):
+    assert variable_without_secrets("SOME_API_KEY", value) == value
 
 
 def test_what_holds_no_secret_is_shown_as_it_is():
