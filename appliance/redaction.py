@@ -55,7 +55,10 @@ ROWS: tuple[Row, ...] = (
         ("sk-", "sk_", "hf_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xox", "nvapi-", "aiza", "ingot-",
          "akia", "asia", "dckr_pat_"),
         re.compile(
-            r"(?<![A-Za-z0-9])(?:sk[-_][A-Za-z0-9_-]{8,}|hf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}|[a-z]{20,})|gh[pos]_[A-Za-z0-9]{16,}"
+            # Inside of a name, `sk` may be a word: only what is long without a break is a key there.
+            r"(?<![A-Za-z0-9_-])sk[-_][A-Za-z0-9_-]{8,}"
+            r"|(?<![A-Za-z0-9])(?:sk[-_](?:[A-Za-z0-9]{1,15}[-_]){0,3}[A-Za-z0-9]{16,}[A-Za-z0-9_-]*"
+            r"|hf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}|[a-z]{20,})|gh[pos]_[A-Za-z0-9]{16,}"
             r"|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_-]{12,}|xox[abeoprs]-[A-Za-z0-9-]{10,}"
             r"|nvapi-[A-Za-z0-9_-]{12,}|AIza[A-Za-z0-9_-]{20,}|ingot-[A-Za-z0-9_-]{40,}|dckr_pat_[A-Za-z0-9_-]{12,}"
             r"|(?:AKIA|ASIA)[A-Z0-9]{16})"

@@ -37,6 +37,8 @@ PLANTED = (
     f"seen ingot-session={S};",
     f"sk-{S}abcdefgh",
     f"the key is sk-proj-{S}-abcdefgh.",
+    f"/keys/team-sk-proj-{S}abcdefgh",
+    f"/keys/team_ghp_{S}abcdefghijklmnop",
     f"hf_{S}abcdefgh",
     f"ghp_{S}abcdefghijklmnop",
     f"github_pat_{S}abcdefghijklmnop",
@@ -107,6 +109,7 @@ LEFT_ALONE = (
     "see http://127.0.0.1:8000/v1 and mail to a@b",
     "/home/ann/models/Qwen3-8B/tokenizer.json",
     "asking sk_buff for memory; desk-top",
+    "/models/risk-sk-learn-abcdefgh and /models/disk_sk-learn-abcdefgh, --no-sk-learn-abcdefgh",
     "rope_theta=None, hf_overrides=None, hf_transfer=False",
     "PWD=/home/ann OLDPWD=/ pwd: /home/ann SSH_AUTH_SOCK=/tmp/a XAUTHORITY=/run/x",
     "author: Ann, auth: needed; authenticated=yes",
@@ -208,8 +211,9 @@ def test_a_document_keeps_its_form():
 def test_a_line_cannot_hold_it_up():
     """Lines made to be slow are done within a second, and one of ten megabytes is gone through in pieces."""
     hostile = ("a-" * 16_000 + "token:", "_" * 32_000 + " KEY=", "KEY_" * 8000, "eyJ" * 10_000 + " .", "key:" * 8000,
-               "a" * 32_000 + "://", "password='" + "x" * 30_000, "--a-" * 8000 + "token", "\\" * 30_000 + "key:",
-               "?token&" * 4000 + "token=", "(" * 30_000 + "key=", "authorization: " * 2000)  # fmt: skip
+               "a" * 32_000 + "://", "password='" + "x" * 30_000, "--a-" * 8000 + "token", "-sk" * 10_000,
+               "?token&" * 4000 + "token=", "(" * 30_000 + "key=", "\\" * 30_000 + "key:",
+               "authorization: " * 2000)  # fmt: skip
     for line in hostile:
         began = time.process_time()
         Redactor().line(line)
