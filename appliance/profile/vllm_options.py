@@ -43,6 +43,12 @@ def _one_of(name: str, choices: tuple[str, ...], help: str) -> Variable:
     return Variable(name, "|".join(choices), help, choices)
 
 
+def _in_any_case(name: str, choices: tuple[str, ...], help: str) -> Variable:
+    """In a form that JSON Schema has, too, where a part of a pattern has no flags."""
+    spelled = ("".join(f"[{letter}{letter.lower()}]" for letter in choice) for choice in choices)
+    return Variable(name, "|".join(spelled), help, choices)
+
+
 FLAGS: Final = (
     Flag("async-scheduling", "boolean", "Schedule the next step while one runs."),
     Flag("block-size", "integer", "Tokens per KV cache block, if different from the profile."),
@@ -193,7 +199,7 @@ VARIABLES: Final = (
     Variable("NCCL_ALGO", _WORD, "Algorithms that NCCL may use."),
     Variable("NCCL_BUFFSIZE", _COUNT, "NCCL's buffer between two GPUs, in bytes."),
     Variable("NCCL_CUMEM_ENABLE", _SWITCH, "Allocate NCCL memory with cuMem."),
-    _one_of("NCCL_DEBUG", ("VERSION", "WARN", "INFO", "TRACE"), "How much NCCL logs."),
+    _in_any_case("NCCL_DEBUG", ("VERSION", "WARN", "INFO", "ABORT", "TRACE"), "How much NCCL logs."),
     Variable("NCCL_DEBUG_SUBSYS", _WORD, "Which NCCL subsystems log."),
     Variable("NCCL_IB_DISABLE", _SWITCH, "Do not use InfiniBand."),
     Variable("NCCL_IB_HCA", _WORD, "Which InfiniBand adapters to use."),
@@ -214,7 +220,11 @@ VARIABLES: Final = (
     _one_of("VLLM_DEEP_GEMM_WARMUP", ("skip", "full", "relax"), "How much DeepGEMM warms up."),
     Variable("VLLM_ENGINE_READY_TIMEOUT_S", _COUNT, "Start-up timeout of the engine, in seconds."),
     Variable("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", _COUNT, "Timeout of one worker step, in seconds."),
-    _one_of("VLLM_LOGGING_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), "How much vLLM logs."),
+    _in_any_case(
+        "VLLM_LOGGING_LEVEL",
+        ("NOTSET", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "FATAL", "CRITICAL"),
+        "How much vLLM logs.",
+    ),
     Variable("VLLM_USE_DEEP_GEMM", _SWITCH, "Use DeepGEMM for FP8."),
     Variable("VLLM_USE_FLASHINFER_SAMPLER", _SWITCH, "FlashInfer's sampler."),
     _one_of("VLLM_WORKER_MULTIPROC_METHOD", ("spawn", "fork"), "How workers are started."),

@@ -130,11 +130,11 @@ def test_what_this_vllm_no_longer_reads_is_removed_from_the_profile(
 def test_a_value_from_outside_that_cannot_be_is_reported(
     home: Home, program: dict[str, str], around: Surroundings
 ) -> None:
+    machine: dict[str, Any] = {"inventory": recorded("h200-x8"), "surroundings": around, "only": "variables"}
     environ = program | {"VLLM_LOGGING_LEVEL": "LOUD"}
-    report = look(
-        home, {"engine": "vllm"}, inventory=recorded("h200-x8"), surroundings=around, environ=environ, only="variables"
-    )
-    assert one(report).id == "variable-value"
+    assert one(look(home, {"engine": "vllm"}, environ=environ, **machine)).id == "variable-value"
+    environ = program | {"VLLM_LOGGING_LEVEL": "warn"}
+    assert look(home, {"engine": "vllm"}, environ=environ, **machine).findings == []
 
 
 @pytest.mark.parametrize(

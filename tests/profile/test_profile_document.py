@@ -140,6 +140,18 @@ def test_a_bad_value_is_named_with_its_remedy(key: str, value: Any, remedy: str)
         load(document)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("VLLM_LOGGING_LEVEL", level) for level in ("debug", "Warn", "WARNING", "FATAL", "NOTSET")),
+        *(("NCCL_DEBUG", level) for level in ("warn", "Version", "ABORT")),
+    ],
+)
+def test_a_level_of_logs_may_be_spelled_as_its_reader_takes_it(name: str, value: str) -> None:
+    assert check(with_value(f"vllm.environment.{name}", value)) == []
+    assert check(with_value(f"vllm.environment.{name}", f"{value}s")) != []
+
+
 def test_all_problems_are_reported_at_once() -> None:
     """A form can show each beside its field."""
     problems = check({"engine": "x", "max-num-seqs": 0, "modell": 1})

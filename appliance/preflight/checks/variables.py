@@ -58,7 +58,6 @@ NCCL: Final = tuple(f"NCCL_{name}" for name in _NCCL.split())
 # How alike a name must be to a known one before it is called a slip; the beginning alone makes names rather alike.
 ALIKE: Final = 0.86
 ATTENTION: Final = "VLLM_ATTENTION_BACKEND"  # what every guide to older versions sets
-LOGGING: Final = "VLLM_LOGGING_LEVEL"  # of which vLLM does not mind the case
 # Kubernetes sets these in every container beside a service that is called vllm-something.
 _OF_KUBERNETES: Final = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)|_PORT$")
 _LOOKS_LIKE: Final = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")
@@ -166,16 +165,16 @@ def _values(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
         allowed = choices.get(name) or (variable.choices if variable else ())
         if name in choices and value not in choices[name]:
             yield _refused(name, value, allowed, in_profile=name in given)
-        elif variable and name not in given and name.startswith("VLLM_") and not variable_matches(variable, value):
-            if name in choices or (name == LOGGING and value.upper() in allowed):
-                continue
+        elif name in choices or name in given or not name.startswith("VLLM_"):
+            continue
+        elif variable and not variable_matches(variable, value):
             yield Finding(
                 id="variable-value",
                 severity=Severity.WARNING,
                 message=f"{told[:40]!r} is not a valid value of {name}. {variable.help}",
                 field=name,
                 value=told[:80],
-                evidence=(f"expected: {variable.pattern}",),
+                evidence=(f"expected: {', '.join(allowed) or variable.pattern}",),
                 fix=Fix(text="Unset it for `ingot serve`, or set it in the profile's vllm.environment.",
                         command=f"unset {shlex.quote(name)}"),
             )  # fmt: skip
