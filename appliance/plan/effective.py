@@ -94,7 +94,9 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     dtype: str = values["dtype"].value
     if profile.kv_cache_dtype == "auto":
         values["kv-cache-dtype"] = EffectiveValue(dtype, "default", "the same as dtype")
-    if profile.index_key_dtype == index_keys.AUTO and (published := index_keys.published(config)):
+    own_server = engine_named(profile.engine).own_server
+    published = None if own_server or profile.index_key_dtype != index_keys.AUTO else index_keys.published(config)
+    if published:
         values["index-key-dtype"] = EffectiveValue(published, "model", "as the family's own code has them")
         if CACHE_DTYPES.get(values["kv-cache-dtype"].value) == "float32":
             values["index-key-dtype"] = EffectiveValue("float32", "engine", "as the cache")

@@ -62,6 +62,13 @@ def test_the_format_of_an_indexers_keys(home: Home, wanted: str, dtype: str, kep
     assert plan.effective.context.index_mxfp4 == context
 
 
+def test_another_engine_has_an_indexers_keys_as_it_likes(home: Home) -> None:
+    write_deepseek_v4(home.models / "tiny")
+    effective = look(home, {"engine": "vllm"}).effective
+    assert effective is not None
+    assert (effective["index-key-dtype"].value, effective["index-key-dtype"].source) == ("auto", "default")
+
+
 @pytest.mark.parametrize(
     ("changes", "settings"),
     [({}, {"dtype": "float32"}), ({"index_head_dim": 16, "qk_rope_head_dim": 8}, {"dtype": "bfloat16"})],

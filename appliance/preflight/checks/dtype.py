@@ -44,7 +44,7 @@ def _index_keys(subject: Subject) -> Iterator[Finding]:
     if wanted == index_keys.AUTO or (wanted in has and cache != "float32"):
         return
     if not has:
-        says = f"{subject.config.architecture} has no indexer, and no keys of one"
+        says = f"{subject.config.architecture} has no indexer"
     elif wanted in has:
         says = "With a KV cache in float32 an indexer's keys are in float32 too"
     else:
