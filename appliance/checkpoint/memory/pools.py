@@ -4,11 +4,15 @@ length of window. Each pool has blocks of its own, so that what one is given the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from appliance.checkpoint.memory.cache_shape import CacheShape
+
+ASIDE: Final = 8
+"""The chunk that is computed behind a window is set aside in up to this part of the memory. In a small cache it would
+take most, and is better cut."""
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -22,7 +26,7 @@ class Pool(msgspec.Struct, frozen=True):
 class Need(NamedTuple):
     """What a pool is to hold. `least` blocks are one sequence and a spare block; more than `most` are of no use. Of a
     sequence that is just as long as the pool sees `held` blocks are in it, and `sequence_bytes` in the whole cache;
-    there may be `sequences` of them, and the pool has `others` beside theirs."""
+    there may be `sequences` of them, and while one is computed the pool has `others` beside theirs."""
 
     window: int | None
     block_bytes: int
@@ -60,9 +64,8 @@ def needs(
         alone, held = min(whole, blocks(part.window - 1 + chunk) + 1), held_blocks(part.window, block_size)
         most = max(min(sequences * whole, kept * held + flying), alone) + spare
         one = sequence_bytes(held * block_size)
-        found.append(
-            Need(part.window, part.bytes_per_token * block_size, alone + spare, most, held, one, kept, flying + spare)
-        )
+        others = min(blocks(chunk), max(whole - held, 0)) + spare
+        found.append(Need(part.window, part.bytes_per_token * block_size, alone + spare, most, held, one, kept, others))
     return found
 
 
@@ -72,16 +75,18 @@ def held_blocks(window: int, block_size: int) -> int:
 
 
 def divided(room: int, wanted: Sequence[Need], *, capped: bool) -> tuple[Pool, ...]:
-    """`room` bytes in blocks. Each pool has what it needs at least, be there room or not, and beyond that they are in
-    proportion to what each is asked for at most: by sequences just as long as it sees, as many as a cache would hold
-    that were divided for them alone, or as there may be.
+    """`room` bytes in blocks. Each pool has what it needs at least, be there room or not. Its `others` are set aside,
+    and what is left is shared out in proportion to what each pool is asked for at most: by sequences just as long as it
+    sees, as many as a cache would hold that were divided for them alone, or as there may be.
 
-    So at every length there run at least as large a share of the sequences that a cache divided for that length would
-    hold, and no other division has a larger one: one of the number of pools where windows and what sees every token are
-    each asked for all of `room`, and nearly all where windows are small beside the context. What is of no use to one
-    pool goes to the others. Not `capped`: what is left goes to the first pool, though it has no use for it."""
+    So at every length there runs the same share, or more, of the sequences that a cache divided for that length would
+    hold: at least 1/n of them with n pools, unless what the pools need at least takes most of `room`, and nearly all
+    where windows are small beside the context. What is of no use to one pool goes to the others. Not `capped`: what is
+    left goes to the first pool, though it has no use for it."""
+    wanted = [need._replace(others=min(need.others, room // (ASIDE * need.block_bytes))) for need in wanted]
+    rest = max(room - sum(need.others * need.block_bytes for need in wanted), 0)
     asked = [
-        min(need.most, min(need.sequences * need.held, room * need.held // need.sequence_bytes) + need.others)
+        min(need.most - need.others, need.sequences * need.held, rest * need.held // need.sequence_bytes)
         for need in wanted
     ]
     counts = _in_proportion(room, wanted, asked)
@@ -102,11 +107,14 @@ def _in_proportion(room: int, wanted: Sequence[Need], asked: Sequence[int]) -> l
     counts, sharing = [need.least for need in wanted], list(range(len(wanted)))
     while sharing:
         total = max(sum(asked[place] * wanted[place].block_bytes for place in sharing), 1)
-        fixed = sum(need.least * need.block_bytes for place, need in enumerate(wanted) if place not in sharing)
-        shares = {place: asked[place] * max(room - fixed, 0) // total for place in sharing}
+        fixed = sum(
+            (need.others if place in sharing else need.least) * need.block_bytes for place, need in enumerate(wanted)
+        )
+        rest = max(room - fixed, 0)
+        shares = {place: wanted[place].others + asked[place] * rest // total for place in sharing}
         if all(shares[place] >= wanted[place].least for place in sharing):
             for place in sharing:
-                counts[place] = max(min(asked[place], shares[place]), wanted[place].least)
+                counts[place] = max(min(asked[place] + wanted[place].others, shares[place]), wanted[place].least)
             break
         sharing = [place for place in sharing if shares[place] >= wanted[place].least]
     return counts
