@@ -127,8 +127,8 @@ ENV PATH=/layer/opt/venv/bin:$PATH
 # kernels come from the build's cache.
 FROM builder-${CAST} AS cast
 WORKDIR /source
-COPY appliance/__init__.py appliance/engines.py appliance/given_file.py appliance/home.py appliance/protocol.py appliance/
-COPY appliance/secret_names.py appliance/thinking_budget.py appliance/
+COPY appliance/__init__.py appliance/core_protocol.py appliance/engines.py appliance/given_file.py appliance/home.py appliance/
+COPY appliance/protocol.py appliance/redaction.py appliance/secret_names.py appliance/thinking_budget.py appliance/
 COPY appliance/hardware appliance/hardware/
 COPY appliance/checkpoint appliance/checkpoint/
 COPY appliance/profile appliance/profile/

@@ -24,16 +24,19 @@ from appliance.launches.process_names import name_of
 from appliance.protocol import ProcessEnd
 
 SLEEP = "import time; time.sleep(600)"
-# A parent that waits for its workers, as engines do, and exits with 1 as soon as one of them has gone.
+# A parent that waits for its workers, as engines do, and exits with 1 when one of them has gone. Between one end and
+# the next a busy machine gets to run who watches.
 ENGINE = f"""
-import subprocess, sys
+import subprocess, sys, time
 workers = [subprocess.Popen([sys.executable, "-c", {SLEEP!r}, "worker", str(rank)]) for rank in range(2)]
 print(*(worker.pid for worker in workers), flush=True)
 while all(worker.poll() is None for worker in workers):
-    import time; time.sleep(0.01)
+    time.sleep(0.01)
 for worker in workers:
+    time.sleep(0.3)
     worker.terminate()
     worker.wait()
+time.sleep(0.3)
 sys.exit(1)
 """
 WITHIN_S = 30
@@ -268,7 +271,8 @@ def test_a_process_has_the_name_that_its_log_lines_bear(monkeypatch: pytest.Monk
 
 def test_a_helper_counts_only_where_a_signal_ended_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that the kernel killed explains a failure; one that is done does not."""
-    code = "import subprocess; dies = subprocess.Popen(['sleep', '600']); print(dies.pid, flush=True); dies.wait()"
+    code = "import subprocess, time; dies = subprocess.Popen(['sleep', '600']); print(dies.pid, flush=True); "
+    code += "dies.wait(); time.sleep(0.5)"
     with watched(code, monkeypatch) as (engine, (dies,)):
         os.kill(dies, signal.SIGKILL)
         told = engine.next()
