@@ -2,20 +2,23 @@
 
 Whole processes on this machine: the scripted core gives every running request its next token, the front door makes
 texts and events of them, and a third process reads the streams. Tokens that the door merges because it is behind count
-too; the share of those that came in events of their own is shown beside the speed.
+too; the share of those that came in events of their own is shown beside the speed. What the door adds to the first
+token is told against a server that answers at once (`tests.bench.bare`), asked in turns with it: way and core included.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from appliance.bench.answers import Answer
 from appliance.bench.server import PATHS
 from appliance.home import Home
 from tests.bench.load import Client
@@ -55,24 +58,39 @@ def stream(client: Client, door: Door, kind: str) -> Streamed:
     return Streamed(tokens / seconds, used / tokens * 1e6, sum(len(answer.events) for answer in answers) / tokens)
 
 
-def first_tokens(client: Client, door: Door) -> list[Answer]:
-    return client.put(door.url, PATHS["chat"], [body("chat", 1)] * QUESTIONS, 1)
+def first_token_ms(client: Client, url: str) -> float:
+    answers = client.put(url, PATHS["chat"], [body("chat", 1)] * QUESTIONS, 1)
+    return statistics.median(answer.events[0] - answer.sent for answer in answers) * 1e3
+
+
+@contextmanager
+def bare() -> Iterator[str]:
+    """The address of a server that answers at once."""
+    command = [sys.executable, "-m", "tests.bench.bare"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
 
 
 def main() -> int:
     describe_machine()
     streamed: dict[str, list[Streamed]] = {"completions": [], "chat": []}
-    waits: list[float] = []
-    with temporary_home() as folder, Client(processes=1) as client:
+    waits: list[tuple[float, float]] = []
+    with temporary_home() as folder, Client(processes=1) as client, bare() as least:
         home = Home.at(Path(folder) / "home").create()
         with Door(home, profile=make_profile(home, **{"max-num-seqs": STREAMS}), token_s=STREAMS / RATE) as door:
             door.wait("ready")
-            first_tokens(client, door)
+            for url in (door.url, least):
+                first_token_ms(client, url)
             for _ in range(RUNS):
                 for kind, runs in streamed.items():
                     runs.append(stream(client, door, kind))
-                waits.append(statistics.median(answer.events[0] - answer.sent for answer in first_tokens(client, door)))
-    figures = [Figure("first_token_ms", "first token, with core and client", [wait * 1e3 for wait in waits], 2.0, "ms")]
+                waits.append((first_token_ms(client, door.url), first_token_ms(client, least)))
+    added = [ours - floor for ours, floor in waits]
+    figures = [
+        Figure("first_token_ms", "first token, with core and client", [ours for ours, _ in waits], 2.0, "ms"),
+        Figure("first_token_added_ms", "  beyond a server that answers at once", added, 1.0, "ms"),
+    ]
     for kind, runs in streamed.items():
         speeds, processor, own = map(list, zip(*runs, strict=True))
         figures += [
