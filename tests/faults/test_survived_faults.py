@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sqlite3
+import statistics
 import subprocess
 import sys
 import threading
@@ -296,19 +297,20 @@ def test_a_flood_in_the_log(tmp_path: Path) -> None:
         home, at="loaded", do="flood", megabytes=120, fatal=False, first="RuntimeError: before the flood"
     ) as door:
         process = psutil.Process(door.process.pid)
-        largest, slowest, looks = 0, 0.0, 0
+        largest, waits = 0, list[float]()
         while True:
             began = time.monotonic()
             state = door.state()
-            slowest, looks = max(slowest, time.monotonic() - began), looks + 1
+            waits.append(time.monotonic() - began)
             largest = max(largest, process.memory_info().rss)
             if state["state"] == "failed":
                 break
-            assert looks < 3000
+            assert len(waits) < 3000
             time.sleep(0.05)
         lines = int(subprocess.check_output(["wc", "-l", home.launch(state["launch"]["id"]) / "engine.log"]).split()[0])
     assert lines > 1_200_000
     assert "before the flood" in state["launch"]["reason"]
     assert largest < 400 << 20
-    assert slowest < 2
-    print(f"{lines} lines, {largest >> 20} MiB, slowest answer {slowest:.2f} s", file=sys.stderr)
+    assert statistics.quantiles(waits, n=20)[-1] < 1  # a busy machine may keep anyone waiting once
+    assert max(waits) < 10
+    print(f"{lines} lines, {largest >> 20} MiB, slowest answer {max(waits):.2f} s", file=sys.stderr)
