@@ -155,10 +155,10 @@ def test_an_echo_may_be_all_of_an_answer(door: Door, streamed: bool) -> None:
 def test_a_stream_may_tell_the_usage_all_along(door: Door, path: str, body: dict[str, Any]) -> None:
     """vLLM's option, which load generators send."""
     options = {"include_usage": True, "continuous_usage_stats": True}
-    frames = stream(door, path, **body, max_tokens=5, stream_options=options)
+    frames = stream(door, path, **body, max_tokens=200, stream_options=options)  # a busy door merges some
     counts = [frame["usage"]["completion_tokens"] for frame in frames]
     assert counts == sorted(counts)
-    assert counts[0] < counts[-1] == 5
+    assert counts[0] < counts[-1] == 200
     assert len({frame["usage"]["prompt_tokens"] for frame in frames}) == 1
 
 
