@@ -42,12 +42,7 @@ from appliance.diagnosis.raise_sites.lookup import NO_SITES, RaiseSites
 from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of, site_of
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
-from appliance.protocol import (
-    Diagnosis,
-    EvidenceLine,
-    Outcome,
-    ProcessEnd,
-)
+from appliance.protocol import Diagnosis, EvidenceLine, Outcome, ProcessEnd
 
 LOOP = "crash-loop"  # the reason for the restarts is better, where there is one
 

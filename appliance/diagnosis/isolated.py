@@ -14,12 +14,7 @@ from typing import Any
 import msgspec
 
 from appliance.core_protocol import Fatal
-from appliance.protocol import (
-    Diagnosis,
-    EvidenceLine,
-    Fix,
-    ProcessEnd,
-)
+from appliance.protocol import Diagnosis, EvidenceLine, Fix, ProcessEnd
 
 WORKER = (sys.executable, "-m", "appliance.diagnosis.worker")
 # A megabyte takes 10 to 50 ms.

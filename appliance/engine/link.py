@@ -6,12 +6,7 @@ from pathlib import Path
 
 import zmq
 
-from appliance.core_protocol import (
-    FromCore,
-    ToCore,
-    decode_to_core,
-    encode,
-)
+from appliance.core_protocol import FromCore, ToCore, decode_to_core, encode
 
 LINGER_MS = 1000  # how long a dying core waits until its last messages are sent
 

@@ -27,12 +27,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from appliance.core_protocol import (
-    EngineConfig,
-    Fatal,
-    Submit,
-    ToCore,
-)
+from appliance.core_protocol import EngineConfig, Fatal, Submit, ToCore
 from appliance.engine.link import CoreLink
 from appliance.engine.rank_watch import RankWatch
 from appliance.models.rank_progress import RankProgress, SharedProgress

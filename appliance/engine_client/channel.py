@@ -8,12 +8,7 @@ import shutil
 import zmq
 import zmq.asyncio
 
-from appliance.core_protocol import (
-    FromCore,
-    ToCore,
-    decode_from_core,
-    encode,
-)
+from appliance.core_protocol import FromCore, ToCore, decode_from_core, encode
 from appliance.engine_process.errors import NotListeningError
 from appliance.engine_process.socket_folder import make_socket_folder
 

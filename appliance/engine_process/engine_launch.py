@@ -34,13 +34,7 @@ from appliance.engine_process.process_ledger import ProcessLedger
 from appliance.engines import engine_named
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
-from appliance.protocol import (
-    Load,
-    Phase,
-    ProcessEnd,
-    Progress,
-    State,
-)
+from appliance.protocol import Load, Phase, ProcessEnd, Progress, State
 from appliance.selftest.launch_check import SelfTestError
 
 if TYPE_CHECKING:

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.core_protocol import (
-    FinishReason,
-    PromptLogprobs,
-    TokenLogprob,
-    TokenOutput,
-)
+from appliance.core_protocol import FinishReason, PromptLogprobs, TokenLogprob, TokenOutput
 from appliance.engine_client.client import Generation
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.parsers.base import CallDelta, Delta

@@ -9,12 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from appliance.core_protocol import (
-    BIAS_LIMITS,
-    MAX_BIASES,
-    SAMPLING_LIMITS,
-    SamplingParams,
-)
+from appliance.core_protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, SamplingParams
 from appliance.serving.asked import Asked, only
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import MAX_SHOWN, shown

@@ -10,12 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.core_protocol import (
-    Fatal,
-    FinishReason,
-    Loaded,
-    Outputs,
-)
+from appliance.core_protocol import Fatal, FinishReason, Loaded, Outputs
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
 from tests.cast.conftest import Workshop

@@ -9,12 +9,7 @@ from appliance.core_protocol import Fatal
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
 from appliance.launches.process_ends import first_failure, how, in_order
-from appliance.protocol import (
-    EvidenceLine,
-    LaunchRecord,
-    Outcome,
-    ProcessEnd,
-)
+from appliance.protocol import EvidenceLine, LaunchRecord, Outcome, ProcessEnd
 
 TEXT = """\
 (APIServer pid=7) INFO 11-20 17:35:01 [utils.py:286] non-default args: {'model': 'm'}

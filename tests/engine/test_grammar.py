@@ -11,12 +11,7 @@ from llguidance import LLMatcher
 
 from appliance.checkpoint.call_grammar import FreeText, calls_in_text
 from appliance.checkpoint.tokenizer import Tokenizer
-from appliance.core_protocol import (
-    FinishReason,
-    SamplingParams,
-    Submit,
-    TokenOutput,
-)
+from appliance.core_protocol import FinishReason, SamplingParams, Submit, TokenOutput
 from appliance.engine import grammar as engine_grammar
 from appliance.engine.engine import Engine
 from appliance.engine.grammar import KEPT, Grammars

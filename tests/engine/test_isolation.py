@@ -10,12 +10,7 @@ import pytest
 import torch
 
 from appliance.checkpoint.config import read_config
-from appliance.core_protocol import (
-    FinishReason,
-    SamplingParams,
-    Submit,
-    TokenOutput,
-)
+from appliance.core_protocol import FinishReason, SamplingParams, Submit, TokenOutput
 from appliance.engine.engine import Engine
 from appliance.engine.logprobs import LEAST_LOGPROB
 from appliance.engine.request import Request

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher
 
-from appliance.core_protocol import (
-    MAX_BIASES,
-    FinishReason,
-    SamplingParams,
-    Submit,
-)
+from appliance.core_protocol import MAX_BIASES, FinishReason, SamplingParams, Submit
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 

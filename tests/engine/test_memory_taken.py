@@ -15,14 +15,7 @@ import pytest
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory import CACHE_DTYPES
-from appliance.core_protocol import (
-    EngineConfig,
-    Hello,
-    Loaded,
-    Outputs,
-    SamplingParams,
-    Submit,
-)
+from appliance.core_protocol import EngineConfig, Hello, Loaded, Outputs, SamplingParams, Submit
 from appliance.hardware import Host, Inventory
 from appliance.hardware.engine_machine import Machine
 from appliance.plan.effective import Effective, resolve

@@ -12,12 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from appliance.core_protocol import (
-    FinishReason,
-    SamplingParams,
-    Submit,
-    TokenOutput,
-)
+from appliance.core_protocol import FinishReason, SamplingParams, Submit, TokenOutput
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 

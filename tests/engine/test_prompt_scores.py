@@ -7,12 +7,7 @@ import random
 import pytest
 import torch
 
-from appliance.core_protocol import (
-    PromptLogprobs,
-    SamplingParams,
-    Submit,
-    TokenOutput,
-)
+from appliance.core_protocol import PromptLogprobs, SamplingParams, Submit, TokenOutput
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 

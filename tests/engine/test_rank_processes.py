@@ -17,15 +17,7 @@ import msgspec
 import psutil
 import pytest
 
-from appliance.core_protocol import (
-    Fatal,
-    FromCore,
-    Loaded,
-    Outputs,
-    SamplingParams,
-    Shutdown,
-    Submit,
-)
+from appliance.core_protocol import Fatal, FromCore, Loaded, Outputs, SamplingParams, Shutdown, Submit
 from appliance.engine.rank_watch import LATE_S
 from appliance.engine.ranks import END_WITHIN_S, LOOK_EVERY_S, Follower, cause_of, end, hear, seeded
 from tests.configured import engine_config

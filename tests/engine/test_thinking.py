@@ -10,12 +10,7 @@ from llguidance import LLMatcher
 
 from appliance.checkpoint.grammar import after_thought
 from appliance.checkpoint.tokenizer import Tokenizer
-from appliance.core_protocol import (
-    FinishReason,
-    SamplingParams,
-    Submit,
-    TokenOutput,
-)
+from appliance.core_protocol import FinishReason, SamplingParams, Submit, TokenOutput
 from appliance.engine.engine import Engine
 from appliance.engine.thinking import Thinking
 from appliance.serving.parsers.plain import PlainParser

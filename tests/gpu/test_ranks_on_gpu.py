@@ -20,13 +20,7 @@ import psutil
 import pytest
 import torch
 
-from appliance.core_protocol import (
-    Fatal,
-    Loaded,
-    Outputs,
-    SamplingParams,
-    Submit,
-)
+from appliance.core_protocol import Fatal, Loaded, Outputs, SamplingParams, Submit
 from appliance.engine.allocator import GROWING, VARIABLES
 from tests.configured import engine_config
 from tests.engine.test_core import CORE, FrontDoor, is_a

@@ -15,15 +15,7 @@ import psutil
 import pytest
 import torch
 
-from appliance.core_protocol import (
-    EngineConfig,
-    Fatal,
-    FinishReason,
-    Loaded,
-    Outputs,
-    SamplingParams,
-    Submit,
-)
+from appliance.core_protocol import EngineConfig, Fatal, FinishReason, Loaded, Outputs, SamplingParams, Submit
 from tests.configured import engine_config
 from tests.engine.test_core import CORE, FrontDoor
 from tests.tiny import ALIGNED, FP8, write_checkpoint

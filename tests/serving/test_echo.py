@@ -11,14 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from appliance.core_protocol import (
-    FinishReason,
-    Outputs,
-    PromptLogprobs,
-    Submit,
-    TokenLogprob,
-    TokenOutput,
-)
+from appliance.core_protocol import FinishReason, Outputs, PromptLogprobs, Submit, TokenLogprob, TokenOutput
 from appliance.engine_client.client import CoreClient
 from appliance.home import Home
 from appliance.plan.launch import NativePlan

@@ -12,12 +12,7 @@ from unittest import mock
 
 import pytest
 
-from appliance.core_protocol import (
-    FinishReason,
-    Outputs,
-    Submit,
-    TokenOutput,
-)
+from appliance.core_protocol import FinishReason, Outputs, Submit, TokenOutput
 from appliance.engine_client.client import CoreClient
 from appliance.serving import embedding
 from appliance.serving.embedding import MAX_NUMBERS, Embedder

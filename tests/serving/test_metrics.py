@@ -13,12 +13,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from appliance.core_protocol import (
-    FinishReason,
-    Outputs,
-    SamplingParams,
-    TokenOutput,
-)
+from appliance.core_protocol import FinishReason, Outputs, SamplingParams, TokenOutput
 from appliance.engine_client.client import CoreClient
 from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home

@@ -41,12 +41,7 @@ from appliance.core_protocol import (
     decode_to_core,
     encode,
 )
-from appliance.protocol import (
-    Load,
-    Phase,
-    Progress,
-    StepKind,
-)
+from appliance.protocol import Load, Phase, Progress, StepKind
 
 TEXT = b"the quick brown fox jumps over the lazy dog. "
 

@@ -23,13 +23,7 @@ from appliance.engine_process.conclude import End
 from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
 from appliance.launches.folder import LaunchFolder
-from appliance.protocol import (
-    LaunchRecord,
-    LogLines,
-    PhaseChange,
-    State,
-    StateChange,
-)
+from appliance.protocol import LaunchRecord, LogLines, PhaseChange, State, StateChange
 from tests.supervisor.scripted import core_command, is_alive, make_profile, make_supervisor
 from tests.supervisor.watched import events_of, gone, log_of, read_to_end, record_of, wait_for
 from tests.tiny import write_checkpoint
