@@ -15,25 +15,11 @@ from appliance.home import Home
 from appliance.packages import Packages
 from appliance.preflight import Surroundings
 from appliance.protocol import Severity
-from tests.preflight.machines import ids, install, look, one, recorded, sane, vllm, write
-from tests.tiny import write_checkpoint
+from tests.preflight.machines import ids, install, look, one, recorded, write
+
+pytestmark = pytest.mark.usefixtures("model")
 
 GPU = "rtx-pro-6000"
-
-
-@pytest.fixture(autouse=True)
-def _model(home: Home) -> None:
-    write_checkpoint(home.models / "tiny", dtype="bfloat16", head_dim=64)
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> dict[str, str]:
-    return {"INGOT_VLLM": str(vllm(tmp_path / "vllm"))}
-
-
-@pytest.fixture
-def around(tmp_path: Path) -> Surroundings:
-    return sane(tmp_path / "root", install(tmp_path / "native", flashinfer_python="0.6.13"))
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -37,11 +37,6 @@ def _model(home: Home) -> None:
     write_checkpoint(home.models / "tiny", **LLAMA)
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> dict[str, str]:
-    return {"INGOT_VLLM": str(vllm(tmp_path / "vllm"))}
-
-
 def configure(home: Home, **config: Any) -> None:
     path = home.models / "tiny" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | config))

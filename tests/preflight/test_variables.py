@@ -12,25 +12,11 @@ from appliance.home import Home
 from appliance.preflight import Surroundings
 from appliance.preflight.checks.variables import NCCL, OURS, SHARED, misspelt
 from appliance.protocol import Severity
-from tests.preflight.machines import install, look, one, recorded, sane, vllm
-from tests.tiny import write_checkpoint
+from tests.preflight.machines import look, one, recorded
+
+pytestmark = pytest.mark.usefixtures("model")
 
 GPU = "rtx-pro-6000"
-
-
-@pytest.fixture(autouse=True)
-def _model(home: Home) -> None:
-    write_checkpoint(home.models / "tiny", dtype="bfloat16", head_dim=64)
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> dict[str, str]:
-    return {"INGOT_VLLM": str(vllm(tmp_path / "vllm"))}
-
-
-@pytest.fixture
-def around(tmp_path: Path) -> Surroundings:
-    return sane(tmp_path / "root", install(tmp_path / "native", flashinfer_python="0.6.13"))
 
 
 @pytest.mark.parametrize(
