@@ -1,5 +1,5 @@
-"""The one command that mends a launch which is not Ingot's: it has no profile to patch, and its owner can install,
-unset and start again."""
+"""The one command that fixes a launch that Ingot did not start. There is no profile to patch, but whoever started it
+can install a package, unset a variable, or start it again with other arguments."""
 
 from __future__ import annotations
 
@@ -43,8 +43,6 @@ ENGINES_CACHE: Final = re.compile(
 )
 MAX_TEXT: Final = 4000
 HUB: Final = ("hub-offline", "network-unreachable")
-
-
 # A repository as messages name it: its address, the path that was asked for, its name in quotes.
 REPOSITORY: Final = re.compile(
     r"(?:https?://[\w.:-]{1,80}/|with url: /|(?<=['\"`]))(?:api/models/|(?P<other>datasets|spaces)/)?"

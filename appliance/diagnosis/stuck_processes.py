@@ -19,7 +19,10 @@ MAX_GROUPS = 4
 MAX_NAMED = 8
 MAX_AT = 400
 MAIN_THREAD = "MainThread"
-AWAITED = "Waits for the lock on "
+WAITS = "Waits for "
+AWAITED = f"{WAITS}the lock on "
+UNOPENED_PIPE = f"{WAITS}the other end of the pipe "
+CONNECTION = f"{WAITS}a connection to "
 HELD = "Lock on "
 
 
@@ -81,13 +84,13 @@ PLACES = (
            Fix(text="Allow more time, or run without torch.compile.", patch={"enforce-eager": True})),
     _place(r"deep_gemm_warmup|flashinfer.{0,40}autotun|autotuner?\.py|kernel_warmup",
            "jit-toolchain", "tuning", "is tuning or warming up kernels", _MORE_TIME),
-    _place(r"^Waits for the other end of the pipe ",
+    _place(rf"^{UNOPENED_PIPE}",
            "hang", "waits-for-opener", "is waiting for another process",
            Fix(text="Start what should open the other end of that pipe, or correct the path: it is no ordinary file.")),
     _place(r"huggingface_hub|urllib3|requests/|httpx|httpcore|socket\.create_connection|getaddrinfo|modelscope",
            "offline", "hub-asked", "is waiting for the network",
            Fix(text="Copy the whole model folder to this machine and use its path.")),
-    _place(r"^Waits for a connection to ",
+    _place(rf"^{CONNECTION}",
            "multi-node", "waits-for-connection", "is waiting for a connection that nobody answers",
            Fix(text="Check that address: whether its host can be reached from here, and the process there is alive.")),
     _place(r"distributed_c10d|pynccl|ncclComm|all_reduce|all_gather|broadcast \(torch|barrier|init_process_group"
@@ -201,40 +204,46 @@ def in_words(stuck: list[Stuck]) -> str:
 
 def _sentence(group: list[Stuck]) -> str:
     first, *others = group
-    at = f": {_lower_first(first.at[:MAX_AT])}" if first.at else ""
+    at = f": {first.at[:MAX_AT].removeprefix(WAITS)}" if first.at else ""
     numbers = [other.process.pid for other in others[:MAX_NAMED]]
     more = f"; so {'is' if len(numbers) == 1 else 'are'} {', '.join(numbers)}" if numbers else ""
     return f"{first.name} {first.place.doing}{more}{at}."
-
-
-def _lower_first(text: str) -> str:
-    return text.removeprefix("Waits for ") if text.startswith("Waits for ") else text.replace(HELD, "lock on ", 1)
 
 
 def _where(process: Process) -> Stuck | None:
     """By its main thread, unless another one of its threads says more. What the kernel knows for certain counts before
     any frame: a lock, or a pipe that nobody opens. A connection that nobody answers explains only what itself waits for
     it: any thread may have one open, such as telemetry's."""
-    for place, beginning in ((BUILD_LOCK, AWAITED), (UNOPENED, UNOPENED.pattern.pattern.lstrip("^"))):
-        note = next((note for note in process.notes if note.startswith(beginning)), None)
+    for place, beginning in ((BUILD_LOCK, AWAITED), (UNOPENED, UNOPENED_PIPE)):
+        note = _note(process, beginning)
         if note is not None:
             return Stuck(process, place, note)
     for place in PLACES:
         if place.program is not None and place.program.match(process.what):
             return Stuck(process, place, "")
     found = [stuck for thread in _threads(process) if (stuck := _innermost(process, thread)) is not None]
-    best = next((stuck for stuck in found if not stuck.place.weak), None)
-    unanswered = next((note for note in process.notes if UNANSWERED.pattern.search(note)), None)
-    if unanswered is None:
-        return best or _by_notes(process) or next(iter(found), None)
-    innermost = next((frames[0] for frames in _threads(process)[:1] if frames and process.threads), "")
-    itself = MEETS.search(best.at) if best is not None else CONNECTS.match(innermost)
-    if itself and (best is None or best.rank > PLACES.index(UNANSWERED)):
+    strong = next((stuck for stuck in found if not stuck.place.weak), None)
+    unanswered = _note(process, CONNECTION)
+    if unanswered is not None and _connects(process, strong):
         return Stuck(process, UNANSWERED, unanswered)
-    best = best or _by_notes(process, unless=unanswered) or next(iter(found), None)
+    best = strong or _by_notes(process, unless=unanswered) or next(iter(found), None)
+    if unanswered is None:
+        return best
     if best is None:
         return Stuck(process, UNANSWERED, unanswered)
-    return best._replace(at=f"{best.at}; waits for {_lower_first(unanswered)}")
+    return best._replace(at=f"{best.at}; waits for {unanswered.removeprefix(WAITS)}")
+
+
+def _note(process: Process, beginning: str) -> str | None:
+    return next((note for note in process.notes if note.startswith(beginning)), None)
+
+
+def _connects(process: Process, strong: Stuck | None) -> bool:
+    """Whether what it stands in is itself a wait for a connection, and nothing explains it better."""
+    if strong is not None:
+        return strong.rank > PLACES.index(UNANSWERED) and MEETS.search(strong.at) is not None
+    main = next(iter(_threads(process)), []) if process.threads else []
+    return bool(main) and CONNECTS.match(main[0]) is not None
 
 
 def _threads(process: Process) -> list[list[str]]:
@@ -260,5 +269,5 @@ def _innermost(process: Process, frames: list[str]) -> Stuck | None:
 
 
 def _by_notes(process: Process, unless: str | None = None) -> Stuck | None:
-    waits = (note for note in process.notes if note.startswith("Waits for ") and note != unless)
+    waits = (note for note in process.notes if note.startswith(WAITS) and note != unless)
     return next((Stuck(process, place, note) for note in waits for place in PLACES if place.pattern.search(note)), None)
