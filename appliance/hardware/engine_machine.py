@@ -68,8 +68,8 @@ def this_machine(environ: Mapping[str, str] = os.environ, home: Home | None = No
 
 
 def telling(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that say how models are run, without those that may hold a secret, and what is one by its
-    form."""
+    """The variables that say how models are run, without those named as secrets, and without values that look like
+    one."""
     return {
         name: without_secrets(without_userinfo(value))
         for name, value in sorted(environ.items())
