@@ -4,9 +4,8 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-# One process for each core and one that works while others wait, up to four, which take the test modules in turn: the
-# browser's come last, so the order stays.
-SPREAD := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# One process for each core, up to four, which take the test modules in turn: the browser's come last, so the order stays.
+SPREAD := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export INGOT_HOME ?= $(CURDIR)/.ingot
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
