@@ -6,6 +6,7 @@ that would compile (`kernels/compilers.py`). Imports torch and Triton only when 
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,6 +50,8 @@ def seal(folder: Path, *, source_checked: bool = False) -> Manifest:
     # Where Triton looks for the driver's library when it links. It no longer links, but would still run ldconfig.
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
 
+    _import_torch()
+
     from kernels import compilers, flashinfer
     from kernels.cast import pinning
     from kernels.cast.sealed_cache import SealedCache
@@ -60,6 +63,17 @@ def seal(folder: Path, *, source_checked: bool = False) -> Manifest:
     compilers.refuse()
     _sealed_from, _manifest = folder, manifest
     return manifest
+
+
+def _import_torch() -> None:
+    """Its build for CUDA brings a library that looks for the C library's `dl` by running ldconfig, and then gcc. Told
+    that there is none, it takes the usual name."""
+    find = ctypes.util.find_library
+    ctypes.util.find_library = lambda name: None
+    try:
+        import torch  # noqa: F401
+    finally:
+        ctypes.util.find_library = find
 
 
 def not_cast(variant: Variant, parameters: Sequence[Any], arguments: Sequence[Any]) -> NotCast:
