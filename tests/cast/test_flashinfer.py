@@ -123,7 +123,8 @@ class TestCompiler:
             nvcc.find(SM_90, {"CUDA_HOME": str(home)})
         assert caught.value.id == "cast-nvcc-unknown"
 
-    def test_a_missing_header_is_named_with_the_package_that_brings_it(self, tmp_path):
+    def test_a_missing_header_is_named_with_the_package_that_brings_it(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(nvcc, "_packaged", lambda _folder: [])  # torch for CUDA brings it
         toolkit = nvcc.Toolkit(double.install_nvcc(tmp_path, "13.0"), (13, 0))
         with pytest.raises(CastError, match=r"cublasLt\.h") as caught:
             nvcc.include_folders(toolkit, ("cublasLt.h",))
