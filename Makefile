@@ -9,6 +9,15 @@ SPREAD := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export INGOT_HOME ?= $(CURDIR)/.ingot
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Without a GPU, torch's build for CPUs is installed first: pip's default index has the one for CUDA, with gigabytes of
+# libraries that nothing here would load. Where its own index cannot be reached, the other one does as well.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+define install
+	@test -e /dev/nvidiactl || test -e /dev/dxg || $(BIN)/python -m pip install -qq --retries 1 --timeout 15 --no-deps \
+		--constraint constraints.txt --extra-index-url "$${PIP_EXTRA_INDEX_URL:-$(TORCH_CPU_INDEX)}" torch
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)'
+endef
+
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
@@ -118,10 +127,10 @@ $(VENV)/.venv:
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/.venv
 	@echo "Installing Ingot into $(VENV): a minute or two, once."
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(call install,.)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.venv
 	@echo "Installing Ingot and what its tests need into $(VENV): a minute or two, once."
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(call install,.[dev])
 	@touch $@ $(VENV)/.run
