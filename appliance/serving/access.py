@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
+from litestar.types import Guard
 
 from appliance.address import LOOPBACK_NAMES, host_name, is_ip_address, is_loopback, is_own_origin
 from appliance.home import Home
@@ -87,7 +88,7 @@ CREATE_ONE: Final = "create one on the console's Access page"
 
 
 class Access:
-    """Guards and their files: `active/keys.json` and `active/console-token.sha256`.
+    """Who is let in, and the files that say so: `active/keys.json` and `active/console-token.sha256`.
 
     `host` is the address that the front door listens on. In a container that says nothing, so
     `INGOT_PUBLISHED_ADDRESS` names the addresses, separated by commas, that its port and a proxy's are published on.
@@ -101,9 +102,9 @@ class Access:
         addresses = (environ.get(PUBLISHED_ADDRESS) or host).split(",")
         self._on_loopback = all(is_loopback(address.strip()) for address in addresses)
 
-    def require_key(self, connection: Connection, _handler: BaseRouteHandler | None) -> None:
-        """A guard: a key or the console's token if keys are required; otherwise anyone but other sites' pages and those
-        who show a key that was revoked. Clients that need some key send a made-up one, which counts as none."""
+    def require_key(self, connection: Connection) -> None:
+        """A key or the console's token if keys are required; otherwise anyone but other sites' pages and those who show
+        a key that was revoked. Clients that need some key send a made-up one, which counts as none."""
         shown = _bearer(connection) or _anthropic_key(connection)
         if shown is not None and self._is_token(shown):
             _accept(connection, CONSOLE)
@@ -131,8 +132,8 @@ class Access:
             )
         self.refuse_foreign_page(connection)
 
-    def require_token(self, connection: Connection, _handler: BaseRouteHandler) -> None:
-        """A guard: the console's token, always."""
+    def require_token(self, connection: Connection) -> None:
+        """The console's token, always."""
         shown = _bearer(connection)
         if shown is None or not self._is_token(shown):
             raise _unauthorized(
@@ -176,6 +177,16 @@ class Access:
     def _is_token(self, shown: str) -> bool:
         known = (self._token_digest.read() or b"").strip()
         return bool(known) and hmac.compare_digest(_digest(shown).encode(), known)
+
+
+def guard(require: Callable[[Connection], None]) -> Guard:
+    """`require` as a route's guard. It is a coroutine because the framework runs any other in a thread: that takes ten
+    times as long as looking at a key, and the files are watched by one thread only."""
+
+    async def check(connection: Connection, _handler: BaseRouteHandler) -> None:
+        require(connection)
+
+    return check
 
 
 def _accept(connection: Connection, key_id: str) -> None:

@@ -10,7 +10,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.profile.shown import MAX_SHOWN
-from appliance.serving.access import Access
+from appliance.serving.access import Access, guard
 from appliance.serving.anthropic.routes import ROUTES as ANTHROPIC
 from appliance.serving.appliance_routes import attempt, drain, events, health, index, metrics, state
 from appliance.serving.chat import chat_completions
@@ -109,13 +109,13 @@ def make_routes(front_door: FrontDoor, access: Access) -> Litestar:
             *ANTHROPIC,
             *OLLAMA,
         ],
-        guards=[access.require_key],
+        guards=[guard(access.require_key)],
         opt={"access": "key"},
     )
     asked_by_console = Router(
         "/",
         route_handlers=[attempt, drain, hardware],
-        guards=[access.require_token],
+        guards=[guard(access.require_token)],
         opt={"access": "console"},
     )
     return Litestar(

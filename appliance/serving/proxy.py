@@ -53,7 +53,7 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._access.require_key(ASGIConnection[Any, Any, Any, Any](scope), None)
+            self._access.require_key(ASGIConnection[Any, Any, Any, Any](scope))
             vllm = self._vllm()
             body = await read_raw(scope, receive, MAX_BODY_BYTES)
             await self._pass_on(vllm, scope, body, receive, send)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Iterator
 from typing import Any, cast
@@ -14,7 +15,9 @@ from appliance.address import is_loopback
 from appliance.front_door_token import digest
 from appliance.home import Home
 from appliance.serving.access import Access
+from appliance.serving.app import make_routes
 from appliance.serving.errors import ApiError
+from appliance.serving.front_door import FrontDoor
 from tests.supervisor.scripted import Door
 
 KEYED = ["/v1/models", "/appliance/state"]
@@ -126,10 +129,20 @@ def _answer(access: Access, **headers: str) -> str:
     raw = [(name.encode(), value.encode()) for name, value in {"host": "10.0.0.9:8000", **headers}.items()]
     scope = cast(Any, {"type": "http", "headers": raw, "method": "GET", "path": "/v1/models", "query_string": b""})
     try:
-        access.require_key(ASGIConnection(scope), None)
+        access.require_key(ASGIConnection(scope))
     except ApiError as error:
         return f"{error.status} {error.code}"
     return "let in"
+
+
+def test_no_guard_or_route_is_run_in_a_thread(home: Home) -> None:
+    """A change of threads costs every request more than all that a guard does."""
+    app = make_routes(FrontDoor(home), Access(home, "127.0.0.1"))
+    handlers = [handler for route in app.routes for handler in getattr(route, "route_handlers", [])]
+    guards = [guard for handler in handlers for guard in handler.resolve_guards()]
+    assert len(guards) > 10
+    assert all(map(inspect.iscoroutinefunction, guards))
+    assert not [handler for handler in handlers if handler.sync_to_thread]
 
 
 LOCAL = "let in"

@@ -79,7 +79,7 @@ class Gate:
                 await self._app(scope, receive, send)
             return
         try:
-            self._access.require_key(ASGIConnection[Any, Any, Any, Any](scope), None)
+            self._access.require_key(ASGIConnection[Any, Any, Any, Any](scope))
             body = await read_raw(scope, receive, _max_bytes(known))
             named = await beside_others(body, lambda: _read(body))
             model = self._model(named, path, known)
