@@ -115,3 +115,34 @@ async def test_a_core_that_has_spoken_is_sent_to_only_when_it_listens() -> None:
         channel.send(Shutdown())
         assert decode_to_core(await asyncio.to_thread(listens.recv)) == Shutdown()
         channel.close()
+
+
+async def test_every_message_is_received_however_the_signals_fall() -> None:
+    """ZeroMQ signals once for any number of messages, and a reader may give up in between."""
+    channel = CoreChannel()
+    with zmq.Context() as context, context.socket(zmq.PUSH) as core:
+        core.connect(f"ipc://{channel.folder}/from-core")
+
+        def say(*pids: int) -> None:
+            for pid in pids:
+                core.send(encode(Hello(pid=pid, python="scripted")))
+
+        async def heard(count: int) -> list[int]:
+            found = [await asyncio.wait_for(channel.receive(), 30) for _ in range(count)]
+            return [message.pid for message in found if isinstance(message, Hello)]
+
+        say(1, 2, 3)
+        assert await heard(2) == [1, 2]
+        await asyncio.sleep(0.05)  # the signal of the third is taken back, and nobody waits
+        assert await heard(1) == [3]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(channel.receive(), 0.05)
+        say(4)
+        await asyncio.sleep(0.05)
+        say(5, 6)
+        assert await heard(3) == [4, 5, 6]
+        waiting = asyncio.create_task(heard(1))
+        await asyncio.sleep(0)
+        say(7)
+        assert await waiting == [7]
+        channel.close()
