@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from litestar import Request, Response, get, post
 from litestar.params import FromQuery
-from litestar.response import Stream
 
 from appliance.launches.event_stream import EventStream, Told, UnknownEventError
 from appliance.launches.folder import LAUNCH_ID
@@ -20,7 +19,7 @@ from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import decode
 from appliance.serving.openapi.answers import Health
 from appliance.serving.parts import TheFrontDoor
-from appliance.serving.stream import HEARTBEAT, named_frame, sse
+from appliance.serving.stream import HEARTBEAT, FrameStream, named_frame, sse
 
 HEARTBEAT_S = 10.0
 LONGEST_DRAIN_S = 86400
@@ -76,7 +75,7 @@ async def state(front_door: TheFrontDoor) -> ApplianceState:
 
 
 @get("/appliance/events", summary="Changes of the state, as events", answer="text/event-stream")
-async def events(request: Request[Any, Any, Any], front_door: TheFrontDoor, after: FromQuery[str] = "") -> Stream:
+async def events(request: Request[Any, Any, Any], front_door: TheFrontDoor, after: FromQuery[str] = "") -> FrameStream:
     """`Last-Event-ID`, or `?after=` for those who cannot set headers, names the last event that was seen."""
     last_seen = request.headers.get("last-event-id") or after or None
     stream = front_door.supervisor.stream

@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Any, ClassVar, Protocol
 
 from litestar import Request, Response
-from litestar.response import Stream
 
 from appliance.serving.answering import Answering, whole_unless_gone
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError
 from appliance.serving.served_model import INLINE_TOKENS
-from appliance.serving.stream import SSE, encode, ending_in_error, frame, streamed
+from appliance.serving.stream import SSE, FrameStream, encode, ending_in_error, frame
 
-Answered = Stream | Response[bytes]
+Answered = FrameStream | Response[bytes]
 
 GENERATING = (404, 429, 502, 503)
 """The errors of every route that has the model answer, beside those of its request."""
@@ -48,7 +47,7 @@ async def respond(
     event loop."""
     if stream:
         frames = ending_in_error(answer.frames(answering), answer.error_frame)
-        return streamed(frames, answer.media_type, headers)
+        return FrameStream(frames, answer.media_type, headers)
     choices = answering.choices
     pieces = await whole_unless_gone(request, answering)
 

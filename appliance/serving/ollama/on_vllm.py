@@ -27,7 +27,7 @@ from appliance.serving.ollama import models
 from appliance.serving.ollama.answer import Figures, GenerationAnswer, timestamp
 from appliance.serving.parsers.base import CallDelta
 from appliance.serving.respond import Answered
-from appliance.serving.stream import encode, ending_in_error, streamed
+from appliance.serving.stream import FrameStream, encode, ending_in_error
 from appliance.vllm.http import NO_ROUTE, Answer, UpstreamGoneError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ async def answered(
         generation = await unless_gone(request, _begun(launch, front_door, path, content))
     if stream:
         lines = ending_in_error(_lines(generation, answer), answer.error_frame)
-        return streamed(lines, answer.media_type, headers)
+        return FrameStream(lines, answer.media_type, headers)
     try:
         whole = await unless_gone(request, generation.whole())
     finally:
