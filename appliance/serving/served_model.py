@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 INLINE_CHARACTERS = 4096
 INLINE_MESSAGES = 64
 INLINE_TOKENS = 512
+HAVE_LENGTH = (str, dict, list, tuple)
 
 
 class Echo(NamedTuple):
@@ -231,12 +232,12 @@ def is_short(value: Any) -> bool:
     size, rest = 0, [value]
     while rest:
         each = rest.pop()
-        size += len(each) if isinstance(each, str | dict | list | tuple) else 1
+        size += len(each) if isinstance(each, HAVE_LENGTH) else 1
         if size > INLINE_CHARACTERS:
             return False
         if isinstance(each, dict):
             rest += each.values()
-        elif isinstance(each, list | tuple):
+        elif isinstance(each, (list, tuple)):
             rest += each
     return True
 
