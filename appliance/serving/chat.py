@@ -84,9 +84,10 @@ class ChatAnswer(Answer):
                 if gained or piece.finish_reason or self._tells_tokens:
                     extra |= chunk_usage(self._fields, choice)
                     yield frame({**head, "choices": [self._choice(choice, piece, delta=gained)], **extra})
+            last = b""
             if self._fields.include_usage:
-                yield frame({**head, "choices": [], "usage": usage(self._ask.prompts, choices)})
-            yield DONE
+                last = frame({**head, "choices": [], "usage": usage(self._ask.prompts, choices)})
+            yield last + DONE
         finally:
             answering.close()
 

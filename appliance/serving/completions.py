@@ -138,9 +138,10 @@ class CompletionAnswer(Answer):
                 begun.add(choice.index)
                 written = self._choice(choice, piece, first=first)
                 yield frame({**self._head, "choices": [written], **chunk_usage(self._fields, choice)})
+            last = b""
             if self._fields.include_usage:
-                yield frame({**self._head, "choices": [], "usage": usage(self._ask.prompts, choices)})
-            yield DONE
+                last = frame({**self._head, "choices": [], "usage": usage(self._ask.prompts, choices)})
+            yield last + DONE
         finally:
             answering.close()
 
