@@ -17,6 +17,7 @@ from appliance.serving.errors import ApiError, ClientGoneError, bad_request, eng
 from appliance.serving.reading import Reading
 from appliance.serving.sampling import SamplingFields, sampling_params
 from appliance.serving.served_model import ServedModel
+from appliance.serving.silence import Silence
 from appliance.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HEARTBEAT_S = 10.0
 NO_TOKENS: frozenset[int] = frozenset()
 SOON = {"Retry-After": "1"}
 MAX_WHOLE_LOGPROBS = 1 << 20
@@ -108,22 +108,24 @@ class Answering:
     async def pieces(self) -> AsyncIterator[tuple[Choice, Piece] | None]:
         """Pieces of any choice as they arrive; None after each HEARTBEAT_S of silence. Raises ApiError."""
         open_choices = list(self.choices)
-        while open_choices:
-            self._arrived.clear()
-            came = False
-            for choice in open_choices:
-                if choice.waits_for_scores:
-                    continue
-                if (piece := self._take(choice)) is not None:
-                    came = True
-                    yield choice, piece
-            open_choices = [choice for choice in open_choices if not choice.finished]
-            if not came:
-                try:
-                    async with asyncio.timeout(HEARTBEAT_S):
-                        await self._arrived.wait()
-                except TimeoutError:
+        with Silence(self._arrived) as silence:
+            while open_choices:
+                self._arrived.clear()
+                came = False
+                for choice in open_choices:
+                    if choice.waits_for_scores:
+                        continue
+                    if (piece := self._take(choice)) is not None:
+                        came = True
+                        yield choice, piece
+                open_choices = [choice for choice in open_choices if not choice.finished]
+                if came:
+                    silence.ended()
+                elif silence.is_long:
                     yield None
+                    silence.ended()
+                else:
+                    await self._arrived.wait()
 
     async def whole(self) -> list[Piece]:
         """Every choice to its end, in order. Raises ApiError, also where their logprobs are more than one answer may
