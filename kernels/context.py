@@ -90,6 +90,7 @@ class Context:
     fp8_blocks: tuple[int, int] | None = None  # rows and columns that share a weight scale, in a block-scaled FP8 model
     mxfp4_experts: bool = False  # which are kept in four bits
     quantization: str = ""  # the method, where weights are quantised in any other way
+    float32_products: bool = False  # some have results in float32: of routers, and of what makes compressed entries
     num_experts: int = 0  # 0: no mixture of experts
     experts_per_token: int = 0
     moe_intermediate_size: int = 0

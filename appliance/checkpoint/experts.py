@@ -50,9 +50,9 @@ class SharedExperts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
     """`layers` have the mixture where others have a dense feed-forward layer. With `selection_bias` a bias, which is
-    in the checkpoint, is added to the scores for choosing. The router is kept and multiplied by in `router_dtype`, or
-    in the model's own where that is "". `shared` are experts that every token goes through. In `hashed` layers a
-    token's id says which experts it goes to, by a table; there is no bias then. Gate and up are clamped to `limit`."""
+    in the checkpoint, is added to the scores for choosing. What the router gives is in `router_dtype`, or in the
+    model's own where that is "". `shared` are experts that every token goes through. In `hashed` layers a token's id
+    says which experts it goes to, by a table; there is no bias then. Gate and up are clamped to `limit`."""
 
     block: str
     parts: tuple[str, str, str]

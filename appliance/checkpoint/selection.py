@@ -93,6 +93,7 @@ def selection_context(
         activation=ACTIVATIONS.get(config.hidden_act, config.hidden_act),
         fp8_blocks=(BLOCK, BLOCK) if keeps_fp8(config, device, dtype) else None,
         mxfp4_experts=config.fp8 is not None and config.fp8.fp4_experts and keeps_fp8(config, device, dtype),
+        float32_products=compressed is not None or bool(experts and experts.router_dtype),
         num_experts=experts.num_experts if experts else 0,
         experts_per_token=experts.routing.top_k if experts else 0,
         moe_intermediate_size=experts.intermediate_size if experts else 0,

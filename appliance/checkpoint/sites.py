@@ -158,11 +158,11 @@ def _compressed_attention(
     heads, dim, indexing = config.num_attention_heads, config.head_dim, mixer.indexing
     yield Site("rms_norm", f"{mixer.query_rank:,}", dtype)
     if mixer.ratio:
-        yield from _compressor(config, mixer, dim, cache_dtype)
+        yield from _compressor(config, mixer, dim, dtype, cache_dtype)
     if indexing is not None:
         keys = f"{indexing.num_heads} heads of {indexing.head_dim}"
-        yield from _compressor(config, mixer, indexing.head_dim, cache_dtype)
-        yield Site("linear", f"{indexing.num_heads} x {config.hidden_size:,}", "float32")
+        yield from _compressor(config, mixer, indexing.head_dim, dtype, cache_dtype)
+        yield Site("linear", f"{indexing.num_heads} x {config.hidden_size:,}", dtype)
         yield Site("index_query", keys, dtype)
         yield Site("indexer", keys, cache_dtype)
     yield Site("window_entries", f"{heads} heads of {dim}, {mixer.rope_dim} turn", dtype)
@@ -173,8 +173,10 @@ def _compressed_attention(
     yield Site("grouped_linear", f"{mixer.num_groups} x {mixer.group_rank:,} x {columns:,}", dtype)
 
 
-def _compressor(config: ModelConfig, mixer: CompressedAttention, dim: int, cache_dtype: str) -> Iterator[Site]:
-    yield Site("linear", f"{2 * mixer.width(dim):,} x {config.hidden_size:,}", "float32")
+def _compressor(
+    config: ModelConfig, mixer: CompressedAttention, dim: int, dtype: str, cache_dtype: str
+) -> Iterator[Site]:
+    yield Site("linear", f"{2 * mixer.width(dim):,} x {config.hidden_size:,}", dtype)
     yield Site("compressor", f"{dim} of {mixer.ratio} tokens", cache_dtype)
 
 
@@ -214,9 +216,8 @@ def _feed_forward(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -
         return
     routing = experts.routing
     groups = f" in {routing.num_groups} groups" if routing.num_groups > 1 else ""
-    router_dtype = experts.router_dtype or dtype
-    yield Site("linear", f"{experts.num_experts} x {config.hidden_size:,}", router_dtype)
-    yield Site("moe_routing", f"{routing.top_k} of {experts.num_experts}{groups}", router_dtype)
+    yield Site("linear", f"{experts.num_experts} x {config.hidden_size:,}", dtype)
+    yield Site("moe_routing", f"{routing.top_k} of {experts.num_experts}{groups}", experts.router_dtype or dtype)
     family = _family(config)
     kept = dtype
     if keep_fp8 and config.fp8 is not None and _is_covered(config, family.expert(config, layer, 0)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +33,16 @@ class BuildContext:
         """What multiplies by a `weight` [O, I] that is not in FP8."""
         dtype = "" if weight.dtype is self.dtype else str(weight.dtype).removeprefix("torch.")
         return self.kernels.at("linear", *weight.shape, dtype=dtype)
+
+    def float32_linear_for(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
+        """What multiplies [T, I] by a `weight` [O, I], both in the model's dtype: [T, O] in float32."""
+        product = self.linear_for(weight).call
+
+        def multiply(x: Tensor) -> Tensor:
+            out: Tensor = product(x, weight, out=x.new_empty(len(x), len(weight), dtype=torch.float32))
+            return out
+
+        return multiply
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """Room for a parameter, in the model's dtype unless another is given; the checkpoint fills it."""

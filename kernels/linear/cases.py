@@ -13,6 +13,7 @@ from kernels.context import Context
 from kernels.gated_activation import ACTIVATIONS
 from kernels.linear import variants
 
+WIDE_TOLERANCE = 1e-4  # of sums in float32, which matrix units cut off rather than round
 MOST_PROCESSORS = 256  # more than any GPU has: of so many wide tiles, each gets its own
 
 
@@ -36,7 +37,22 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
                     yield Case(f"{tokens} x {inner} x {outputs} {dtype}{' bias' * bias} {activation}",
                                _call(tokens, outputs, inner, getattr(torch, dtype), bias, activation, limit),
                                TOLERANCES[getattr(torch, dtype)])  # fmt: skip
+            if model is None or model.float32_products:
+                for tokens, outputs, inner, _ in sizes:
+                    yield Case(f"{tokens} x {inner} x {outputs} {dtype} in float32",
+                               _into(tokens, outputs, inner, getattr(torch, dtype)), WIDE_TOLERANCE)  # fmt: skip
             fewest = most + 1
+
+
+def _into(tokens: int, outputs: int, inner: int, dtype: torch.dtype) -> Callable[..., list[Tensor]]:
+    """A product of `dtype` whose sums are kept as they are."""
+
+    def run(linear: Callable[..., Any], device: torch.device) -> list[Tensor]:
+        x = randn((tokens, inner), dtype, device, seed=1)
+        weight = randn((outputs, inner), dtype, device, seed=2)
+        return [linear(x, weight, out=torch.empty(tokens, outputs, dtype=torch.float32, device=device))]
+
+    return run
 
 
 def _call(

@@ -41,7 +41,8 @@ def linear(
     if dtype is None or not 0 < tokens <= variants.MOST_TOKENS or inner % variants.UNIT:
         product = reference.linear(x, weight, bias, out=out)
         return activate(product, activation, limit) if activation else product
-    variant, tiles, splits = _plan(architecture(), dtype, tokens, outputs, inner, _processors(), activation)
+    wide = out is not None and out.dtype is torch.float32
+    variant, tiles, splits = _plan(architecture(), dtype, tokens, outputs, inner, _processors(), activation, wide)
     if out is None:
         out = x.new_empty(tokens, outputs // 2 if activation else outputs)
     arrived = _arrived(x.device)
@@ -52,7 +53,7 @@ def linear(
         )
     launch(
         few_tokens_kernel, variant, (tiles, splits),
-        x.contiguous(), weight, out if bias is None else bias, parts, arrived, out,
+        x.contiguous(), weight, weight if bias is None else bias, parts, arrived, out,
         tokens, outputs, inner // variants.UNIT, splits, int(bias is not None), torch.inf if limit is None else limit,
     )  # fmt: skip
     return out
@@ -63,13 +64,13 @@ _NAMES = {getattr(torch, name): name for name in variants.DTYPES}
 
 @functools.cache
 def _plan(
-    arch: int, dtype: str, tokens: int, outputs: int, inner: int, processors: int, activation: str
+    arch: int, dtype: str, tokens: int, outputs: int, inner: int, processors: int, activation: str, wide: bool
 ) -> tuple[Variant, int, int]:
     """The variant, and how many tiles and splits."""
     tile = variants.tile_of(arch, tokens, outputs, processors)
     tiles, splits = cdiv(outputs, tile.outputs), variants.splits_of(tile, outputs, inner, processors)
     assert splits == 1 or tiles <= _COUNTERS, f"{tiles} tiles in {splits} parts"
-    return variants.of(dtype, tile, splits > 1, activation), tiles, splits
+    return variants.of(dtype, tile, splits > 1, activation, wide=wide), tiles, splits
 
 
 @functools.cache
@@ -90,7 +91,7 @@ def few_tokens_kernel(
     bias_ptr,  # [outputs], or anything where has_bias is 0
     parts_ptr,  # [splits, tiles, tokens, OUTPUTS] float32, or anything where SPLIT is false
     arrived_ptr,  # [tiles], zero, or anything where SPLIT is false
-    out_ptr,  # [tokens, outputs], or with ACTIVATION [tokens, outputs / 2]
+    out_ptr,  # [tokens, outputs], also in float32, or with ACTIVATION [tokens, outputs / 2]
     tokens,
     outputs,
     inner16,

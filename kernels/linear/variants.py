@@ -60,6 +60,10 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
                 yield of(dtype, narrow, False, activation)
                 yield of(dtype, narrow, True, activation)
                 yield from (of(dtype, tile, False, activation) for tile in wide)
+            if model is None or model.float32_products:
+                yield of(dtype, narrow, False, wide=True)
+                yield of(dtype, narrow, True, wide=True)
+                yield from (of(dtype, tile, False, wide=True) for tile in wide)
 
 
 def tile_of(arch: int, tokens: int, outputs: int, processors: int) -> Tile:
@@ -77,12 +81,13 @@ def splits_of(tile: Tile, outputs: int, inner: int, processors: int) -> int:
     return -(-steps // -(-steps // wanted))
 
 
-def of(dtype: str, tile: Tile, split: bool, activation: str = "") -> Variant:
-    wide = f"*{TRITON_TYPES[dtype]}"
+def of(dtype: str, tile: Tile, split: bool, activation: str = "", *, wide: bool = False) -> Variant:
+    """`wide`: the result is in float32."""
+    given = f"*{TRITON_TYPES[dtype]}"
     return variant(
         "linear",
         KERNEL,
-        (wide, wide, wide, "*fp32", "*i32", wide, *("i32",) * 5, "fp32"),
+        (given, given, given, "*fp32", "*i32", "*fp32" if wide else given, *("i32",) * 5, "fp32"),
         {"TOKENS": tile.tokens, "OUTPUTS": tile.outputs, "INNER": tile.inner, "WEIGHT_FIRST": tile.weight_first,
          "SPLIT": split, "ACTIVATION": activation, "AHEAD": AHEAD},
         num_warps=tile.num_warps,

@@ -45,7 +45,7 @@ def config_of(folder: Path, **changes: Any) -> ModelConfig:
 
 def test_the_published_model(tmp_path: Path) -> None:
     """Its numbers: the cache, the scale of the scores, the layers, and 671 billion weights, of which kv_b_proj is
-    multiplied out and the routers are kept in float32."""
+    multiplied out and the biases of the routers are kept in float32."""
     config = config_of(tmp_path / "m", **PUBLISHED)
     assert config.cache_specs == (MLA(rank=512, rope_dim=64),) * 61
     assert bytes_per_token(config.cache_specs, 2) == 70_272
@@ -60,8 +60,8 @@ def test_the_published_model(tmp_path: Path) -> None:
     assert (min(config.experts.layers), len(config.experts.layers)) == (3, 58)
     assert config.experts.shared.intermediate_size == 2048
     numbers = 671_026_419_200  # as the paper rounds to 671B
-    routers = 58 * (256 * 7168 + 256)
-    assert weight_bytes(config, 2, keep_fp8=False) == 2 * (numbers + routers)
+    biases = 58 * 256
+    assert weight_bytes(config, 2, keep_fp8=False) == 2 * (numbers + biases)
     in_fp8 = weight_bytes(config, 2, keep_fp8=True)
     expanded = 61 * 128 * 256 * 512  # of kv_b_proj, a byte more each
     assert numbers + expanded < in_fp8 < 1.01 * numbers

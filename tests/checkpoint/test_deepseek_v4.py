@@ -145,8 +145,10 @@ def test_formats_of_a_quantised_checkpoint(tmp_path: Path, experts: str) -> None
         else [((4096, 2048), "float8_e4m3fn"), ((32, 16), "float32")]
     )
     assert tensors[f"{at}ffn.shared_experts.w2.weight"].dtype == "float8_e4m3fn"
-    whole = ("attn.compressor.wkv.weight", "ffn.gate.weight", "hc_attn_fn", "attn.attn_sink")
+    whole = ("attn.compressor.ape", "hc_attn_fn", "attn.attn_sink")
     assert {tensors[at + name].dtype for name in whole} == {"float32"}
+    of_model = ("attn.compressor.wkv.weight", "ffn.gate.weight", "attn_norm.weight")
+    assert {tensors[at + name].dtype for name in of_model} == {""}
     assert not any(name.endswith("weight_scale_inv") for name in tensors)
 
 

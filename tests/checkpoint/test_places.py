@@ -50,9 +50,9 @@ def written(folder: Path, family: str, *, fp8: bool, **changes: Any) -> ModelCon
 
 
 def test_a_product_in_another_format_gets_another_backend(tmp_path: Path) -> None:
-    """A router in float32, beside weights in 16 bits and in FP8."""
-    found = chosen(written(tmp_path / "m", "deepseek_v3", fp8=True))
-    assert found["linear@8x192:float32"] == "torch"
+    """The weights of an indexer's heads in float32, beside others in 16 bits and in FP8."""
+    found = chosen(written(tmp_path / "m", "deepseek_v32", fp8=True))
+    assert found["linear@64x192:float32"] == "torch"
     assert {name for at, name in found.items() if at.startswith("fp8_linear@")} == {"triton"}
     assert {name for at, name in found.items() if at.startswith("linear@") and ":" not in at} == {"triton"}
 

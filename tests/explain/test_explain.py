@@ -161,15 +161,16 @@ def test_every_op_of_deepseek_v4_has_its_places(home: Home, tiny: dict[str, Any]
 
 
 def test_a_site_that_gets_another_backend_says_why(home: Home, tiny: dict[str, Any]) -> None:
-    """By itself, as a router in float32, or because the profile asks for it; for people and for programs."""
-    write_checkpoint(home.models / "tiny", "deepseek_v3", dtype="bfloat16", **aligned("deepseek_v3"))
+    """By itself, as what an indexer multiplies by in float32, or because the profile asks for it; for people and for
+    programs."""
+    write_checkpoint(home.models / "tiny", "deepseek_v32", dtype="bfloat16", **aligned("deepseek_v32"))
     document = tiny | {"site-backends": {"gated_activation@256": "torch"}}
     found = rows(ask(home, document, "--gpu", "H100", "--json"))
     assert found["linear"]["chosen"] == found["gated_activation"]["chosen"] == "triton"
     sites = {site["site"]: site for row in found.values() for site in row["sites"]}
-    router = sites["linear@8x192:float32"]
-    assert (router["chosen"], router["requested"]) == ("torch", "auto")
-    assert router["why"].startswith("triton does not support float32")
+    heads = sites["linear@64x192:float32"]
+    assert (heads["chosen"], heads["requested"]) == ("torch", "auto")
+    assert heads["why"].startswith("triton does not support float32")
     wished = sites["gated_activation@256"]
     assert (wished["chosen"], wished["requested"]) == ("torch", "torch")
     assert {site["chosen"] for name, site in sites.items() if name.startswith("gated_activation@")} == {
@@ -177,7 +178,7 @@ def test_a_site_that_gets_another_backend_says_why(home: Home, tiny: dict[str, A
         "triton",
     }
     printed = " ".join(ask(home, document, "--gpu", "H100").output.split())
-    assert "linear@8x192:float32 gets torch: triton does not support float32" in printed
+    assert "linear@64x192:float32 gets torch: triton does not support float32" in printed
 
 
 def test_a_layer_that_drafts_has_its_places(home: Home, tiny: dict[str, Any]) -> None:

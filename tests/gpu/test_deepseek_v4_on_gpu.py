@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from appliance.protocol import StepKind
-from kernels.cases import error
+from kernels.cases import error, randn
 from kernels.compressed_attention.cases import Shape, batch
 from kernels.compressed_attention.triton import compressed_attention
 from kernels.compressed_attention.variants import WINDOW
 from kernels.launch import architecture
+from kernels.linear.triton import linear
 from tests.configured import engine_config
 from tests.gpu.bench.precompile import precompile
 from tests.kernels.alone import only
@@ -24,8 +25,8 @@ from tests.tiny_deepseek_v4 import write_deepseek_v4
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-OPS = ("window_entries", "compressor", "index_query", "indexer", "compressed_attention", "moe_routing", "fused_moe",
-       "mhc_pre", "mhc_post", "mhc_head")  # fmt: skip
+OPS = ("linear", "window_entries", "compressor", "index_query", "indexer", "compressed_attention", "moe_routing",
+       "fused_moe", "mhc_pre", "mhc_post", "mhc_head")  # fmt: skip
 OURS = ("window_entries", "compressor", "index_query", "compressed_attention")
 # Heads and entries as published, the rest small; what chooses binds.
 SHAPE: dict[str, Any] = {
@@ -55,6 +56,13 @@ def test_kernels_agree_with_the_reference(op):
         expected = case.run(getattr(reference, op), torch.device("cpu"))
         errors = [error(*pair) for pair in zip(found, expected, strict=True)]
         assert max(errors) <= case.tolerance, f"{case.name}: {errors}"
+
+
+def test_a_product_of_many_tokens_keeps_its_sums_in_float32():
+    """By cuBLAS, as a prefill's are."""
+    x, weight = (randn((rows, 4096), torch.bfloat16, torch.device("cuda"), rows) for rows in (300, 576))
+    found = linear(x, weight, out=torch.empty(300, 576, device="cuda"))
+    assert error(found, x.double() @ weight.double().t()) <= 1e-4
 
 
 @pytest.mark.parametrize("heads", [16, 64])

@@ -142,7 +142,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{at}self_attn.{name}.weight", norm
         if config.is_sparse(layer) and config.experts is not None:
             block = f"{at}{config.experts.block}."
-            router = Expected((config.experts.num_experts, config.hidden_size), config.experts.router_dtype)
+            router = Expected((config.experts.num_experts, config.hidden_size))
             yield f"{block}gate.weight", router
             if config.experts.selection_bias:
                 name = f"{block}{config.experts.selection_bias_name}"

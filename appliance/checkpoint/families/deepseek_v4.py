@@ -45,8 +45,8 @@ DEFAULTS: Final[dict[str, Any]] = {
 
 
 class DeepseekV4(Decoder, frozen=True, kw_only=True):
-    """What compressors, routers and the weights of an indexer's heads multiply by is kept in float32, and never
-    quantised."""
+    """What compressors, routers and the weights of an indexer's heads multiply by is never quantised; it is published
+    in bfloat16, and their results are in float32."""
 
     def read(self, fields: Fields, architecture: str) -> ModelConfig:
         inner = fields.integer("moe_intermediate_size", 1, 1 << 22)
@@ -164,7 +164,7 @@ class DeepseekV4(Decoder, frozen=True, kw_only=True):
         yield from _attention_weights(config, layer)
         experts = config.experts
         assert experts is not None
-        yield f"{at}ffn.gate.weight", Expected((experts.num_experts, config.hidden_size), "float32")
+        yield f"{at}ffn.gate.weight", Expected((experts.num_experts, config.hidden_size))
         if layer in experts.hashed:
             yield f"{at}ffn.{TABLE}", Expected((config.vocab_size, experts.routing.top_k), "int64")
         else:
@@ -257,14 +257,14 @@ def _attention_weights(config: ModelConfig, layer: int) -> Iterator[tuple[str, E
     if mixer.ratio:
         yield from _compressor(config, mixer, f"{at}compressor.", config.head_dim)
     if mixer.indexing is not None:
-        yield f"{at}indexer.weights_proj.weight", Expected((mixer.indexing.num_heads, config.hidden_size), "float32")
+        yield f"{at}indexer.weights_proj.weight", Expected((mixer.indexing.num_heads, config.hidden_size))
         yield from _compressor(config, mixer, f"{at}indexer.compressor.", mixer.indexing.head_dim)
 
 
 def _compressor(config: ModelConfig, mixer: CompressedAttention, at: str, dim: int) -> Iterator[tuple[str, Expected]]:
     width = mixer.width(dim)
     for name in ("wkv", "wgate"):
-        yield f"{at}{name}.weight", Expected((width, config.hidden_size), "float32")
+        yield f"{at}{name}.weight", Expected((width, config.hidden_size))
     yield f"{at}ape", Expected((mixer.ratio, width), "float32")
     yield f"{at}norm.weight", Expected((dim,))
 

@@ -45,13 +45,12 @@ def attention(config: ModelConfig, mixer: CompressedAttention, item: int) -> Ite
     """Of attention but that within its op."""
     of, dim = widths(config, item), config.head_dim
     held = (of.streams, of.hidden, of.hidden, _INDEX_BYTES, (mixer.query_rank + dim) * item, mixer.query_rank * item)
-    widened = 0 if item == _WIDE else config.hidden_size * _WIDE
     sizes = [dim] + ([mixer.indexing.head_dim] if mixer.indexing is not None else [])
     for size in sizes if mixer.ratio else ():
         projected = 2 * mixer.width(size) * _WIDE
         # What is projected, the same with its base, behind the tail; the windows of entries; weights and products.
         windows = projected if mixer.overlap else 0
-        yield *held, projected, projected, projected, windows, projected // 2, projected // 2, widened
+        yield *held, projected, projected, projected, windows, projected // 2, projected // 2
     if mixer.indexing is not None:
         index = mixer.indexing.num_heads * mixer.indexing.head_dim
         if item == _WIDE:
@@ -65,6 +64,15 @@ def attention(config: ModelConfig, mixer: CompressedAttention, item: int) -> Ite
     grouped = mixer.num_groups * mixer.group_rank * item
     yield *held, of.query, of.query, grouped, grouped
     yield *held, of.query, of.query, of.query
+
+
+def projecting(config: ModelConfig, mixer: CompressedAttention, item: int) -> tuple[tuple[int, ...], int]:
+    """Bytes of a token where torch makes the product of a compressor, widening what it multiplies, and of the weight so
+    widened: that of entries is the largest."""
+    of, columns = widths(config, item), 2 * mixer.width(config.head_dim) if mixer.ratio else 0
+    latents = (mixer.query_rank + config.head_dim) * item, mixer.query_rank * item
+    held = (of.streams, of.hidden, of.hidden, _INDEX_BYTES, *latents)
+    return (*held, columns * _WIDE, config.hidden_size * _WIDE), columns * config.hidden_size * _WIDE
 
 
 def attending(config: ModelConfig, mixer: CompressedAttention, item: int) -> tuple[int, ...]:

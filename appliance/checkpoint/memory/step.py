@@ -46,6 +46,11 @@ class StepShape(msgspec.Struct, frozen=True, kw_only=True):
         """Whether `op` is computed by torch or one of its libraries, which keep intermediate results."""
         return self.backends.get(op, "torch") in ("torch", "onednn")
 
+    @property
+    def widens(self) -> bool:
+        """Whether a product of 16 bits with a result in float32 widens what it multiplies: torch's on a CPU."""
+        return self.item < 4 and self.torch("linear")
+
 
 class Moment(NamedTuple):
     """The bytes of each tensor that is alive."""
@@ -115,6 +120,9 @@ def _compressed(config: ModelConfig, mixer: CompressedAttention, shape: StepShap
     found = [Moment(SAMPLING, tuple(_sampling(config, shape)))]
     found += [_moment("streams", tokens, *each) for each in compressed_step.around_layers(config, shape.item)]
     found += [_moment("attention", tokens, *each) for each in compressed_step.attention(config, mixer, shape.item)]
+    if shape.widens:
+        each, weight = compressed_step.projecting(config, mixer, shape.item)
+        found.append(Moment("attention", (*_moment("attention", tokens, *each).tensors, weight)))
     _, around = _moment("attention", tokens, *compressed_step.attending(config, mixer, shape.item))
     found += [Moment("attention", (*around, *tensors)) for tensors in shape.attention]
     given = (hidden, hidden, _rounded(config.hidden_size, shape))
@@ -283,8 +291,8 @@ def _sparse(experts: Experts, hidden: int, shape: StepShape) -> Iterator[tuple[i
     item, inner, top_k = shape.item, experts.intermediate_size, experts.routing.top_k
     clamped = () if experts.limit is None else (inner * item, inner * item)
     logits, chosen = experts.num_experts * (4 if experts.router_dtype else item), top_k * 8
-    if experts.router_dtype:  # a copy of the input
-        yield logits, 4 * hidden
+    if experts.router_dtype and shape.widens:
+        yield logits, 4 * hidden, -(-4 * hidden * experts.num_experts // shape.tokens)
     if experts.shared is not None:
         of_shared = experts.shared.intermediate_size * item if clamped and shape.torch("gated_activation") else 0
         for widths in _gated(hidden, experts.shared, shape):

@@ -93,14 +93,14 @@ class CompressedAttention:
 
 
 class Compressor:
-    """Makes an entry, or with `indexing` a key of that, of every few tokens. It multiplies in float32."""
+    """Makes an entry, or with `indexing` a key of that, of every few tokens, from products in float32."""
 
     def __init__(
         self, context: BuildContext, layer: int, at: str, dim: int, *, indexing: Indexing | None = None
     ) -> None:
         config, mixer = context.config, checkpoint.mixer_of(context.config, layer)
         width = mixer.width(dim)
-        self.projection = context.empty(2 * width, config.hidden_size, dtype=torch.float32)  # values, then gates
+        self.projection = context.empty(2 * width, config.hidden_size)  # values, then gates
         self.norm = NormWeight(context, f"{at}norm", dim)
         base = context.empty(mixer.ratio, width, dtype=torch.float32)
         self._compression = Compression(
@@ -108,12 +108,12 @@ class Compressor:
             indexing is not None, indexing is not None and indexing.mxfp4,
         )  # fmt: skip
         self._at, self._width, self._dtype = at, width, context.dtype
-        self._project = context.linear_for(self.projection).call
+        self._project = context.float32_linear_for(self.projection)
         self._compress = context.kernels.at("compressor", dim, mixer.ratio).call
 
     def __call__(self, x: Tensor, batch: ForwardBatch, tail: Tensor, pages: Tensor, cos_sin: Tensor) -> None:
         self._compress(
-            self._project(x.float(), self.projection),
+            self._project(x),
             self._compression,
             batch.positions,
             cos_sin,
@@ -138,16 +138,16 @@ class CompressedIndexer:
         config, self._at = context.config, f"{checkpoint.prefix(context.config, layer)}indexer."
         self._indexing, self._ratio = indexing, checkpoint.mixer_of(config, layer).ratio
         self.query = linear_of(context, checkpoint.index_query(config, layer))
-        self.weights = context.empty(indexing.num_heads, config.hidden_size, dtype=torch.float32)
+        self.weights = context.empty(indexing.num_heads, config.hidden_size)
         self.compressor = Compressor(context, layer, f"{self._at}compressor.", indexing.head_dim, indexing=indexing)
         self._cos_sin, self._kernels = cos_sin, context.kernels
-        self._weigh = context.linear_for(self.weights).call
+        self._weigh = context.float32_linear_for(self.weights)
 
     def __call__(self, x: Tensor, query_latent: Tensor, batch: ForwardBatch, cache: CompressedCache) -> Chosen:
         kernels, pages = self._kernels, cache.pages[1]
         self.compressor(x, batch, cache.tails[1], pages, self._cos_sin)
         query = self.query(query_latent).unflatten(-1, (self._indexing.num_heads, -1))
-        weights = self._weigh(x.float(), self.weights)
+        weights = self._weigh(x)
         query, weights = kernels.index_query(
             query, weights, batch.positions, self._cos_sin, pages, self._indexing.mxfp4
         )

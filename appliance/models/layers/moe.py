@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class SparseMoE:
         count, hidden, inner = experts.num_experts, config.hidden_size, experts.intermediate_size
         some_expert = expert_prefix(config, layer, 0)
         gate, _, down = experts.parts
-        self.router = context.empty(count, hidden, dtype=torch.float32 if experts.router_dtype else None)
+        self.router = context.empty(count, hidden)
         self.selection_bias = self.table = None
         if layer in experts.hashed:
             self.table = context.empty(config.vocab_size, experts.routing.top_k, dtype=torch.int64)
@@ -43,7 +44,11 @@ class SparseMoE:
             self.shared_gate = context.empty(1, hidden) if experts.shared.gate else None
         self._activation = ACTIVATIONS[config.hidden_act]
         self._kernels = context.kernels
-        self._route = context.linear_for(self.router).call
+        self._route = (
+            context.float32_linear_for(self.router)
+            if experts.router_dtype
+            else partial(context.linear_for(self.router).call, weight=self.router)
+        )
         self._gate_shared = None if self.shared_gate is None else context.linear_for(self.shared_gate).call
 
     @property
@@ -54,7 +59,7 @@ class SparseMoE:
     def __call__(self, x: Tensor | Rounded, token_ids: Tensor | None = None) -> Tensor:
         """[T, hidden] -> [T, hidden]. Where tokens have experts of their own, their ids [T] are given."""
         kernels, routing, rows = self._kernels, self._experts.routing, rows_of(x)
-        logits = self._route(rows.to(self.router.dtype), self.router)
+        logits = self._route(rows)
         chosen = None if self.table is None else self.table[token_ids]
         # Experts in MXFP4 have tiles of their own, for which nothing is sorted here.
         sorted_for = None if self.gate_up.packed else self.in_fp8
