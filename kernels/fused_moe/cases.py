@@ -35,13 +35,21 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
             for activation in ACTIVATIONS if model is None else (model.activation,):
                 for shape in _shapes(arch, fp8, model):
                     limit = 0.5 if activation == "silu" and shape.tokens % 2 else None
-                    yield _case(arch, shape, getattr(torch, dtype), fp8, activation, limit)
+                    yield _case(arch, shape, getattr(torch, dtype), fp8, activation, limit, _adds(shape, model))
         if model is None or model.mxfp4_experts:
             for activation in ACTIVATIONS if model is None else (model.activation,):
-                yield from (_mxfp4(shape, getattr(torch, dtype), activation) for shape in _mxfp4_shapes(model))
+                for shape in _mxfp4_shapes(model):
+                    yield _mxfp4(shape, getattr(torch, dtype), activation, _adds(shape, model))
         for shape in _many_experts(model):
             yield _case(arch, shape, getattr(torch, dtype), False, ACTIVATIONS[0] if model is None else
-                        model.activation, None)  # fmt: skip
+                        model.activation, None, _adds(shape, model))  # fmt: skip
+
+
+def _adds(shape: Shape, model: Context | None) -> bool:
+    """Whether the result of shared experts is added: of some, where the model has a kernel for it."""
+    if model is not None and shape.top_k != model.experts_per_token:
+        return False
+    return shape.tokens % 2 > 0 and (shape.top_k > 1 or model is None or model.shared_intermediate_size > 0)
 
 
 def _shapes(arch: int, fp8: bool, model: Context | None) -> Iterator[Shape]:
@@ -67,7 +75,7 @@ def _mxfp4_shapes(model: Context | None) -> Iterator[Shape]:
         least = tile.rows
 
 
-def _mxfp4(shape: Shape, dtype: torch.dtype, activation: str) -> Case:
+def _mxfp4(shape: Shape, dtype: torch.dtype, activation: str, adds: bool) -> Case:
     limit = 0.5 if activation == "silu" and shape.tokens % 2 else None
 
     def run(fused_moe: Callable[..., Any], device: torch.device) -> list[Tensor]:
@@ -76,7 +84,9 @@ def _mxfp4(shape: Shape, dtype: torch.dtype, activation: str) -> Case:
         weights, ids = randn((tokens, experts), torch.float32, device, seed=2).softmax(-1).topk(top_k)
         gate_up, gate_up_scale = _packed((experts, 2 * size, hidden), device, seed=3)
         down, down_scale = _packed((experts, hidden, size), device, seed=4)
-        return [fused_moe(x, weights, ids.to(torch.int32), gate_up, down, gate_up_scale, down_scale, activation, limit)]
+        scales = gate_up_scale, down_scale
+        added = {"added": randn((tokens, hidden), dtype, device, seed=5)} if adds else {}
+        return [fused_moe(x, weights, ids.to(torch.int32), gate_up, down, *scales, activation, limit, **added)]
 
     name = f"{shape.tokens} tokens, {shape.top_k} of {shape.experts} experts of {shape.hidden} x {shape.size}, {dtype}"
     return Case(f"{name} MXFP4 {activation}" + (f" limit {limit}" if limit else ""), run, TOLERANCES[dtype])
@@ -99,15 +109,22 @@ def _many_experts(model: Context | None) -> Iterator[Shape]:
     yield Shape(5, 1, 2, 32, 16)
 
 
-def _case(arch: int, shape: Shape, dtype: torch.dtype, fp8: bool, activation: str, limit: float | None) -> Case:
+def _case(
+    arch: int, shape: Shape, dtype: torch.dtype, fp8: bool, activation: str, limit: float | None, adds: bool
+) -> Case:
     name = f"{shape.tokens} tokens, {shape.top_k} of {shape.experts} experts of {shape.hidden} x {shape.size}, {dtype}"
     name += f"{' FP8' * fp8} {activation}" + (f" limit {limit}" if limit is not None else "")
     tolerance = ROUNDED_TOLERANCE if fp8 and has_fp8(arch) else TOLERANCES[dtype]
-    return Case(name, call(shape, dtype, fp8, activation, limit), tolerance)
+    return Case(name, call(shape, dtype, fp8, activation, limit, adds), tolerance)
 
 
 def call(
-    shape: Shape, dtype: torch.dtype, fp8: bool, activation: str = "silu", limit: float | None = None
+    shape: Shape,
+    dtype: torch.dtype,
+    fp8: bool,
+    activation: str = "silu",
+    limit: float | None = None,
+    adds: bool = False,
 ) -> Callable[..., list[Tensor]]:
     def run(fused_moe: Callable[..., Any], device: torch.device) -> list[Tensor]:
         tokens, top_k, experts, hidden, size = shape
@@ -115,13 +132,14 @@ def call(
         scores = randn((tokens, experts), torch.float32, device, seed=2)
         weights, ids = scores.softmax(-1).topk(top_k)
         ids = ids.to(torch.int32)
+        added = {"added": randn((tokens, hidden), dtype, device, seed=7)} if adds else {}
         if fp8:
             gate_up, gate_up_scale = blocks((experts, 2 * size, hidden), device, seed=3)
             down, down_scale = blocks((experts, hidden, size), device, seed=5)
             scales = gate_up_scale / hidden**0.5, down_scale
-            return [fused_moe(x, weights, ids, gate_up, down, *scales, activation, limit)]
+            return [fused_moe(x, weights, ids, gate_up, down, *scales, activation, limit, **added)]
         gate_up = randn((experts, 2 * size, hidden), dtype, device, seed=3) / hidden**0.5
         down = randn((experts, hidden, size), dtype, device, seed=4)
-        return [fused_moe(x, weights, ids, gate_up, down, None, None, activation, limit)]
+        return [fused_moe(x, weights, ids, gate_up, down, None, None, activation, limit, **added)]
 
     return run

@@ -26,6 +26,7 @@ def fused_moe(
     activation: str = "silu",
     limit: float | None = None,
     by_expert: Sorted | None = None,
+    added: Tensor | None = None,
 ) -> Tensor:
     """sum over k of weights[t, k] * down(act(gate(x)) * up(x)) by expert expert_ids[t, k]: [T, H] in the dtype of `x`.
 
@@ -39,9 +40,10 @@ def fused_moe(
             [E, H, N / 32] float8_e8m0fnu.
         activation, limit: as in `gated_activation`.
         by_expert: what `moe_routing` gave beside the ids, for backends that go by expert.
+        added: [T, H] in the dtype of `x`, which is added to the sum before that is rounded.
     """
     x = rows_of(x)
-    out = torch.zeros_like(x, dtype=torch.float32)
+    out = torch.zeros_like(x, dtype=torch.float32) if added is None else added.to(torch.float32, copy=True)
     for expert in expert_ids.unique().tolist():
         tokens, choice = (expert_ids == expert).nonzero(as_tuple=True)
         first = _weight(gate_up, gate_up_scale, expert, x.dtype)

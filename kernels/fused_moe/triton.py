@@ -46,6 +46,7 @@ def fused_moe(
     activation: str = "silu",
     limit: float | None = None,
     by_expert: Sorted | None = None,
+    added: Tensor | None = None,
 ) -> Tensor:
     """As `reference.fused_moe`, for bfloat16 and float16, with H and N multiples of 16 (in FP8, N of 128; in
     MXFP4, both of 32).
@@ -67,15 +68,16 @@ def fused_moe(
         tile = variants.mxfp4_tile_of(tokens * top_k, num_experts)
     else:
         tile = variants.tile_of(architecture(), gate_up_scale is not None, tokens * top_k, num_experts)
-    rows = out if top_k == 1 else x.new_empty(tokens * top_k, hidden)
+    summed = top_k > 1 or added is not None
+    rows = x.new_empty(tokens * top_k, hidden) if summed else out
     if tile.block_m == 1:
         assert gate_up_scale is not None
         assert down_scale is not None
         inner = x.new_empty(tokens * top_k, size)
         mxfp4_rows(x, gate_up, gate_up_scale, expert_ids, weights, inner, tile, activation, limit)
         mxfp4_rows(inner, down, down_scale, expert_ids, weights, rows, tile, "", limit)
-        if top_k > 1:
-            add_up(rows, out)
+        if summed:
+            add_up(rows, out, added)
         return out
     if by_expert is None:
         by_expert = sort_by_expert(expert_ids, num_experts, tile.block_m)
@@ -89,8 +91,8 @@ def fused_moe(
     else:
         assert down_scale is not None
         products.fp8(given, gate_up, gate_up_scale, down, down_scale, rows, activation)
-    if top_k > 1:
-        add_up(rows, out)
+    if summed:
+        add_up(rows, out, added)
     return out
 
 
@@ -207,12 +209,13 @@ def mxfp4_rows(
     )  # fmt: skip
 
 
-def add_up(rows: Tensor, out: Tensor) -> None:
-    """`out` [T, H]: the sum of each token's `rows` [T * k, H]."""
+def add_up(rows: Tensor, out: Tensor, added: Tensor | None = None) -> None:
+    """`out` [T, H]: the sum of each token's `rows` [T * k, H], and of what is `added`, contiguous [T, H]."""
     (tokens, hidden), top_k = out.shape, rows.shape[0] // out.shape[0]
     launch(
         sum_kernel, _sum_variant(_name(rows), variants.places_of(top_k)),
-        (tokens * cdiv(hidden, variants.SUM_BLOCK),), rows, out, hidden // variants.UNIT, top_k,
+        (tokens * cdiv(hidden, variants.SUM_BLOCK),), rows, rows if added is None else added, out,
+        hidden // variants.UNIT, top_k, int(added is not None),
     )  # fmt: skip
 
 
@@ -220,12 +223,14 @@ def _name(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-@triton.jit(do_not_specialize=["hidden16", "top_k"])
+@triton.jit(do_not_specialize=["hidden16", "top_k", "has_added"])
 def sum_kernel(
     rows_ptr,  # [tokens, top_k, hidden]
+    added_ptr,  # [tokens, hidden], or anything where has_added is 0
     out_ptr,  # [tokens, hidden]
     hidden16,
     top_k,
+    has_added,
     PLACES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -237,5 +242,7 @@ def sum_kernel(
     place = tl.arange(0, PLACES)[:, None]
     inside = (place < top_k) & (column < hidden)[None, :]
     rows = tl.load(rows_ptr + (token * top_k + place) * hidden + column[None, :], mask=inside, other=0.0)
-    total = tl.sum(rows.to(tl.float32), axis=0)
-    tl.store(out_ptr + token * hidden + column, total.to(out_ptr.dtype.element_ty), mask=column < hidden)
+    at = token * hidden + column
+    added = tl.load(added_ptr + at, mask=(column < hidden) & (has_added != 0), other=0.0).to(tl.float32)
+    total = tl.sum(rows.to(tl.float32), axis=0) + added
+    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=column < hidden)

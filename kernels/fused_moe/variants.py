@@ -132,7 +132,7 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
             yield rounding(dtype)
         if model is None:
             yield from (sum_of(dtype, places) for places in PLACES)
-        elif model.experts_per_token > 1:
+        elif model.experts_per_token > 1 or model.shared_intermediate_size:
             yield sum_of(dtype, places_of(model.experts_per_token))
 
 
@@ -238,6 +238,6 @@ def sum_of(dtype: str, places: int) -> Variant:
     return variant(
         "fused_moe",
         "kernels.fused_moe.triton:sum_kernel",
-        (wide, wide, "i32", "i32"),
+        (wide, wide, wide, "i32", "i32", "i32"),
         {"PLACES": places, "BLOCK": SUM_BLOCK},
     )

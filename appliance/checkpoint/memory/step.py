@@ -291,26 +291,28 @@ def _sparse(experts: Experts, hidden: int, shape: StepShape) -> Iterator[tuple[i
     item, inner, top_k = shape.item, experts.intermediate_size, experts.routing.top_k
     clamped = () if experts.limit is None else (inner * item, inner * item)
     logits, chosen = experts.num_experts * (4 if experts.router_dtype else item), top_k * 8
-    if experts.router_dtype and shape.widens:
-        yield logits, 4 * hidden, -(-4 * hidden * experts.num_experts // shape.tokens)
+    added = 0
     if experts.shared is not None:
+        added = hidden * item
         of_shared = experts.shared.intermediate_size * item if clamped and shape.torch("gated_activation") else 0
         for widths in _gated(hidden, experts.shared, shape):
-            yield logits, chosen, hidden * item, *widths, 2 * of_shared
+            yield *widths, 2 * of_shared
+    if experts.router_dtype and shape.widens:
+        yield added, logits, 4 * hidden, -(-4 * hidden * experts.num_experts // shape.tokens)
     if shape.torch("moe_routing"):  # widened, as scores, and sorted with their places
-        yield logits, *(experts.num_experts * size for size in (4, 4, 4, 8))
+        yield added, logits, *(experts.num_experts * size for size in (4, 4, 4, 8))
     if shape.torch("fused_moe"):
         # One expert may get every token: its copy of them, gate and up with their product, while the last one's result
         # is still there; then its own as computed, in float32 and weighted. Beside that the sum in float32, and which
         # tokens and choices they are.
-        others = (logits, chosen, 4 * hidden, 17 + top_k)
+        others = (added, logits, chosen, 4 * hidden, 17 + top_k)
         yield *others, hidden * item, hidden * item, 2 * inner * item
         yield *others, hidden * item, 2 * inner * item, inner * item, *clamped
         yield *others, hidden * item, 4 * hidden, 4 * hidden
         return
     # In FP8 the inner result is rounded too, where the GPU multiplies in it; older ones keep it whole.
     results = (top_k * hidden * item, top_k * (inner * item + 8))
-    yield logits, chosen, hidden * item, *results
+    yield added, logits, chosen, hidden * item, *results
 
 
 def _rounded(columns: int, shape: StepShape) -> int:

@@ -59,6 +59,11 @@ class SparseMoE:
     def __call__(self, x: Tensor | Rounded, token_ids: Tensor | None = None) -> Tensor:
         """[T, hidden] -> [T, hidden]. Where tokens have experts of their own, their ids [T] are given."""
         kernels, routing, rows = self._kernels, self._experts.routing, rows_of(x)
+        shared = None
+        if self.shared is not None:
+            shared = self.shared(x)
+            if self._gate_shared is not None:
+                shared *= torch.sigmoid(self._gate_shared(rows, self.shared_gate))
         logits = self._route(rows)
         chosen = None if self.table is None else self.table[token_ids]
         # Experts in MXFP4 have tiles of their own, for which nothing is sorted here.
@@ -75,13 +80,9 @@ class SparseMoE:
             self._activation,
             self._experts.limit,
             routed.by_expert,
+            shared,
         )
-        if self.shared is None:
-            return out
-        shared = self.shared(x)
-        if self._gate_shared is not None:
-            shared *= torch.sigmoid(self._gate_shared(rows, self.shared_gate))
-        return out.add_(shared)
+        return out
 
     def prepare(self) -> None:
         if self.shared is not None:
