@@ -291,6 +291,7 @@ FP8_LINEAR = Op(
                 Condition("hidden_size", multiple_of=16),
                 Condition("intermediate_size", multiple_of=16),
                 Condition("row", multiple_of=16),
+                Condition("grouped_row", multiple_of=128),
                 Condition("fp8_blocks", one_of=((128, 128),), says="supports only scales of 128 x 128 blocks"),
             ),
             variants="kernels.fp8_linear.variants:variants",

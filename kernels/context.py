@@ -56,6 +56,7 @@ class Context:
     dense_layers: bool = True  # some have a gated feed-forward layer rather than experts
     vocab_size: int = 0
     row: int = 0  # of one place: the elements of a row that it norms, activates or multiplies; 0: of the whole model
+    grouped_row: int = 0  # the same of a place whose product is in groups
     rotary_dim: int = 0
     rotary_interleaved: bool = False
     norm_offset: float = 0.0  # added to the weights of norms
@@ -78,6 +79,7 @@ class Context:
     index_ratio: int = 1  # tokens of which a key is made
     index_mxfp4: bool = False  # keys and queries are in 4 bits rather than 8
     compressed_attention: bool = False  # DeepSeek V4's, over compressed entries beside a window
+    grouped_products: bool = False  # its groups of heads are projected by weights that are not in FP8
     window: int = 0  # the tokens of that; `rotary_dim` is then of an entry's last numbers
     least_ratio: int = 0  # of compressed entries that are all attended to, the tokens that one is made of; 0: none such
     residual_streams: int = 1  # more than one: hyper-connections

@@ -89,8 +89,8 @@ COMPRESSED_ATTENTION = Op(
     needed=_has_compressed_attention,
     absent="attention over compressed entries",
 )
-GROUPED_LINEAR = Op(
+GROUPED_LINEAR = Op(  # `fp8_linear` has groups, too
     "grouped_linear",
     (torch("kernels.grouped_linear.reference:grouped_linear"),),
-    needed=_has_compressed_attention,
+    needed=lambda context: context.grouped_products,
 )

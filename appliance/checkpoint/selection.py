@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from appliance.checkpoint.model_config import ACTIVATIONS, CompressedAttention, ModelConfig
 from appliance.checkpoint.quantization import BLOCK
-from appliance.checkpoint.sites import places
+from appliance.checkpoint.sites import has_groups_in_16_bits, places
 from appliance.engines import engine_named
 from kernels.catalogue import OPS, graphs_hold_prefills
 from kernels.context import CastSummary, Context
@@ -82,6 +82,7 @@ def selection_context(
         index_ratio=compressed.ratio if compressed and indexing else 1,
         index_mxfp4=indexing.mxfp4 if indexing else False,
         compressed_attention=compressed is not None,
+        grouped_products=has_groups_in_16_bits(config, keep_fp8=keeps_fp8(config, device, dtype)),
         window=compressed.window if compressed else 0,
         least_ratio=min(_ratios_of_all(config), default=0),
         residual_streams=config.connections.streams if config.connections else 1,

@@ -78,12 +78,23 @@ def places(config: ModelConfig, context: Context) -> tuple[Place, ...]:
     return tuple(Place(site.op, site.key, _context_at(site, config, context)) for site in called)
 
 
+def has_groups_in_16_bits(config: ModelConfig, *, keep_fp8: bool) -> bool:
+    """Whether heads are projected in groups by weights that are not in FP8."""
+    return any(
+        isinstance(config.layers[layer].mixer, CompressedAttention)
+        and not (keep_fp8 and _is_covered(config, [deepseek_v4.grouped(config, layer)]))
+        for layer in range(config.num_hidden_layers)
+    )
+
+
 def _context_at(site: Site, config: ModelConfig, context: Context) -> Context:
     match site.op:
         case "linear":
             return replace(context, dtype=site.dtype, row=site.sizes[-1])
         case "fp8_linear":
-            return replace(context, row=math.gcd(*site.sizes))
+            *groups, rows, columns = site.sizes
+            row = math.gcd(rows, columns)
+            return replace(context, row=row, grouped_row=row if groups else 0)
         case "gated_activation":
             return replace(context, row=site.sizes[0])
         case "rms_norm":
@@ -169,8 +180,6 @@ def _compressed_attention(
     seen = f"{indexing.top_k:,} entries" if indexing is not None else "all entries"
     beside = f", {seen} of {mixer.ratio} tokens" if mixer.ratio else ""
     yield Site("compressed_attention", f"{heads} heads of {dim}, window of {mixer.window:,}{beside}", cache_dtype)
-    columns = heads // mixer.num_groups * dim
-    yield Site("grouped_linear", f"{mixer.num_groups} x {mixer.group_rank:,} x {columns:,}", dtype)
 
 
 def _compressor(
@@ -194,15 +203,17 @@ def _products(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -> It
     """A product is what the engine multiplies at once: several projections of one input. What attention takes apart is
     part of attention."""
     family = _family(config)
-    grouped = None
-    if isinstance(config.layers[layer].mixer, CompressedAttention):
-        grouped = deepseek_v4.grouped(config, layer).name  # which has an op of its own
+    grouped, mixer = None, config.layers[layer].mixer
+    if isinstance(mixer, CompressedAttention):
+        grouped = deepseek_v4.grouped(config, layer).name  # which in 16 bits has an op of its own
     for product in family.products(config, layer):
-        if product[0].name == grouped or product[0].expanded:
+        if product[0].expanded:
             continue
-        shape = f"{sum(part.rows for part in product):,} x {product[0].columns:,}"
-        in_fp8 = keep_fp8 and _is_covered(config, product)
-        yield Site("fp8_linear", shape, FP8) if in_fp8 else Site("linear", shape, dtype)
+        shape, op = f"{sum(part.rows for part in product):,} x {product[0].columns:,}", "linear"
+        if product[0].name == grouped:
+            assert isinstance(mixer, CompressedAttention)
+            shape, op = f"{mixer.num_groups} x {mixer.group_rank:,} x {product[0].columns:,}", "grouped_linear"
+        yield Site("fp8_linear", shape, FP8) if keep_fp8 and _is_covered(config, product) else Site(op, shape, dtype)
 
 
 def _is_covered(config: ModelConfig, product: Sequence[Projection]) -> bool:

@@ -19,21 +19,36 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     if model is not None and model.fp8_blocks is None:
         return
     *small, large = variants.TILES[arch]
-    shapes = [(tile.block_m - 3, outputs, inner) for tile in small for outputs, inner in ((272, 144), (80, 1040))]
+    fewest = [variants.FEW_TOKENS] if arch in variants.FEW else []
+    most = [*fewest, *(tile.block_m for tile in small)]
+    shapes = [(tokens - 3, outputs, inner) for tokens in most for outputs, inner in ((272, 144), (80, 1040))]
     shapes.append((1, 16, 16))
     shapes.append((4 * large.block_m - 3, variants.PROGRAMS // 4 * large.block_n - 16, 16))
     for dtype in variants.DTYPES if model is None else (model.dtype,):
         kind = getattr(torch, dtype)
-        tolerance = ROUNDED_TOLERANCE if variants.has_fp8(arch) else TOLERANCES[kind]
         for bias, (tokens, outputs, inner) in enumerate(shapes):
             name = f"[{tokens}, {inner}] x [{inner}, {outputs}] {dtype}" + " with bias" * (bias % 2)
-            yield Case(name, call(tokens, outputs, inner, kind, bool(bias % 2)), tolerance)
+            yield Case(name, call(tokens, outputs, inner, kind, bool(bias % 2)), tolerance(arch, tokens, kind))
+        for tokens in (3, 21, 70):
+            name = f"[{tokens}, 3 x 640] x 3 x [640, 128] {dtype}"
+            run = call(tokens, 3 * 128, 640, kind, bias=False, groups=3)
+            yield Case(name, run, tolerance(arch, tokens, kind))
 
 
-def call(tokens: int, outputs: int, inner: int, dtype: torch.dtype, bias: bool) -> Callable[..., list[Tensor]]:
+def tolerance(arch: int, tokens: int, dtype: torch.dtype) -> float:
+    """Activations are rounded to FP8 where the GPU has it, but for those of few tokens."""
+    rounds = variants.has_fp8(arch) and not variants.are_few(arch, tokens)
+    return ROUNDED_TOLERANCE if rounds else TOLERANCES[dtype]
+
+
+def call(
+    tokens: int, outputs: int, inner: int, dtype: torch.dtype, bias: bool, groups: int = 1
+) -> Callable[..., list[Tensor]]:
     def run(fp8_linear: Callable[..., Any], device: torch.device) -> list[Tensor]:
-        x = randn((tokens, inner), dtype, device, seed=1)
+        x = randn((tokens, groups * inner), dtype, device, seed=1)
         weight, scale = blocks((outputs, inner), device, seed=2)
+        if groups > 1:
+            return [fp8_linear(x, weight, scale, groups=groups)]
         return [fp8_linear(x, weight, scale, randn((outputs,), dtype, device, seed=3) if bias else None)]
 
     return run

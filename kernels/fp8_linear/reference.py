@@ -7,10 +7,16 @@ from torch import Tensor
 
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.rounded import Rounded, rows_of
+from kernels.grouped_linear.reference import grouped_linear
 
 
-def fp8_linear(x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+def fp8_linear(
+    x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None, groups: int = 1
+) -> Tensor:
     """`x` [T, I] times the dequantised weight transposed, plus `bias` [O]: [T, O] in the dtype of `x`.
+
+    With several groups `x` is [T, groups * I], of which each has a part that the next O / groups rows of the weight
+    multiply, as by `grouped_linear`; there is no bias then.
 
     Args:
         weight: [O, I] in float8_e4m3fn. I is a multiple of 16.
@@ -20,7 +26,11 @@ def fp8_linear(x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: 
     128 of a token by its own scale (DeepSeek-AI, 2024, section 3.3), which moves the result by about 3% of its norm.
     """
     x = rows_of(x)
-    return torch.nn.functional.linear(x, dequantise(weight, weight_scale, x.dtype), bias)
+    multiplied_out = dequantise(weight, weight_scale, x.dtype)
+    if groups > 1:
+        assert bias is None, "a product in groups has no bias"
+        return grouped_linear(x, multiplied_out)
+    return torch.nn.functional.linear(x, multiplied_out, bias)
 
 
 def dequantise(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,9 @@
-"""Block-scaled FP8 linear in Triton: rounded activations times FP8 weights, each step of 128 by its own scales."""
+"""Block-scaled FP8 linear in Triton: rounded activations times FP8 weights, each step of 128 by its own scales.
+
+A product of few tokens only reads its weights. From sm_90 on it has a kernel that does that as `kernels/linear` does:
+by activations as they are, with the first weights on their way while the kernel before it still runs, and without a
+second launch that sums what is split.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.dependent_launch import wait_for_previous
+from kernels.dependent_launch import prefetch_and_wait, wait_for_previous
 from kernels.float8 import decode_e4m3
 from kernels.fp8_linear import GROUP, variants
 from kernels.fp8_linear.rounded import Rounded, rows_of
 from kernels.launch import architecture, cdiv, launch
+from kernels.split_products import COUNTERS, arrived, processors
+from kernels.variants import Variant
 
 _of = functools.cache(variants.of)
 _rounding = functools.cache(variants.rounding)
@@ -22,25 +29,33 @@ _GROUP = tl.constexpr(GROUP)
 _LARGEST = tl.constexpr(448.0)  # of float8_e4m3fn
 
 
-def fp8_linear(x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As `reference.fp8_linear`, for bfloat16 and float16. I and O are multiples of 16.
+def fp8_linear(
+    x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None, groups: int = 1
+) -> Tensor:
+    """As `reference.fp8_linear`, for bfloat16 and float16. I and O are multiples of 16; where there are groups, I and
+    the rows of each are multiples of 128.
 
-    From sm_89 on `x` is rounded to FP8 as by `reference.quantise`, if it was not yet; before sm_89 it is
-    multiplied as it is. A product of few tiles is split along I and its parts are summed in order, so that equal calls
-    give equal results.
+    From sm_89 on `x` is rounded to FP8 as by `reference.quantise`, if it was not yet; before sm_89, and where it has
+    at most `variants.FEW_TOKENS` rows from sm_90 on, it is multiplied as it is. A product of few tiles is split along I
+    and its parts are summed in order, so that equal calls give equal results.
     """
     arch, given = architecture(), x
     x = rows_of(given)
-    (tokens, inner), outputs = x.shape, weight.shape[0]
+    tokens, (outputs, inner) = x.shape[0], weight.shape
+    assert x.shape[1] == groups * inner, f"{x.shape[1]} numbers for {groups} groups of {inner}"
     out = x.new_empty(tokens, outputs)
     if not tokens:
         return out
     assert inner % variants.UNIT == 0, f"rows of {inner}"
     assert outputs % variants.UNIT == 0, f"{outputs} outputs"
-    dtype = str(x.dtype).removeprefix("torch.")
-    tile = variants.tile_of(arch, tokens, outputs)
+    assert groups == 1 or not (inner % GROUP or outputs % (groups * GROUP)), f"{outputs} x {inner} in {groups} groups"
+    dtype, x = str(x.dtype).removeprefix("torch."), x.contiguous()
+    if variants.are_few(arch, tokens):
+        _few_tokens(x, weight, weight_scale, bias, groups, out)
+        return out
+    tile = variants.tile_of(arch, tokens, outputs, groups)
     splits = variants.splits_of(tile, tokens, outputs, inner)
-    x, scale = x.contiguous(), weight_scale
+    scale = weight_scale
     if variants.activation_mode(arch, tile.block_m) == "rounded":
         x, scale = rounded(given)
     if not variants.has_fp8(arch):
@@ -50,7 +65,7 @@ def fp8_linear(x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: 
         fp8_linear_kernel, _of(arch, dtype, tile, splits > 1),
         (cdiv(tokens, tile.block_m) * cdiv(outputs, 2 * tile.block_n), splits),
         x, scale, weight, weight_scale, out if bias is None else bias, target,
-        tokens, outputs // variants.UNIT, inner // variants.UNIT, splits, int(bias is not None),
+        tokens, outputs // variants.UNIT, inner // variants.UNIT, groups, splits, int(bias is not None),
     )  # fmt: skip
     if splits > 1:
         launch(
@@ -59,6 +74,30 @@ def fp8_linear(x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: 
             tokens, outputs // variants.UNIT, splits, int(bias is not None),
         )  # fmt: skip
     return out
+
+
+def _few_tokens(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None, groups: int, out: Tensor) -> None:
+    tokens, (outputs, inner) = x.shape[0], weight.shape
+    variant, tiles, splits = _plan_of_few(architecture(), x.dtype, outputs, inner, processors())
+    counters = arrived(x.device)
+    parts = counters.view(torch.float32)  # anything
+    if splits > 1:
+        width = int(variant.options["OUTPUTS"])
+        parts = torch.empty(splits, tiles, tokens, width, dtype=torch.float32, device=x.device)
+    launch(
+        few_tokens_kernel, variant, (tiles, splits),
+        x, weight, weight_scale, x if bias is None else bias, parts, counters, out,
+        tokens, outputs // variants.UNIT, inner // variants.UNIT, groups, splits, int(bias is not None),
+    )  # fmt: skip
+
+
+@functools.cache
+def _plan_of_few(arch: int, dtype: torch.dtype, outputs: int, inner: int, processors: int) -> tuple[Variant, int, int]:
+    """The variant, and how many tiles and splits."""
+    tile = variants.FEW[arch]
+    tiles, splits = cdiv(outputs, tile.outputs), variants.splits_of_few(tile, outputs, inner, processors)
+    assert splits == 1 or tiles <= COUNTERS, f"{tiles} tiles in {splits} parts"
+    return variants.of_few(str(dtype).removeprefix("torch."), tile, splits > 1), tiles, splits
 
 
 def rounded(x: Tensor | Rounded) -> tuple[Tensor, Tensor]:
@@ -104,10 +143,84 @@ def quantise_kernel(
     tl.store(scale_ptr + group.to(tl.int64) * tokens + token, scale, mask=group * _GROUP < inner)
 
 
-@triton.jit(do_not_specialize=["tokens", "outputs16", "inner16", "splits", "has_bias"])
+@triton.jit(do_not_specialize=["tokens", "outputs16", "inner16", "groups", "splits", "has_bias"])
+def few_tokens_kernel(
+    x_ptr,  # [tokens, groups * inner]
+    weight_ptr,  # [outputs, inner]
+    weight_scale_ptr,  # [ceil(outputs / 128), ceil(inner / 128)]
+    bias_ptr,  # [outputs], or anything where has_bias is 0
+    parts_ptr,  # [splits, tiles, tokens, OUTPUTS] float32, or anything where SPLIT is false
+    arrived_ptr,  # [tiles], zero, or anything where SPLIT is false
+    out_ptr,  # [tokens, outputs]
+    tokens,
+    outputs16,
+    inner16,
+    groups,
+    splits,
+    has_bias,
+    TOKENS: tl.constexpr,
+    OUTPUTS: tl.constexpr,  # divides 128, so that all rows of a tile share their scales
+    WEIGHT_FIRST: tl.constexpr,
+    SPLIT: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
+    outputs, inner = outputs16 * 16, inner16 * 16
+    tile = tl.program_id(0)
+    token = tl.arange(0, TOKENS)
+    output = tile * OUTPUTS + tl.arange(0, OUTPUTS)
+    known = output < outputs
+    # What lies outside is computed from the last row again, and not written.
+    weight_row = weight_ptr + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * inner
+    steps = tl.cdiv(tl.cdiv(inner, _GROUP), splits) * _GROUP
+    start = tl.program_id(1) * steps
+    end = tl.minimum(start + steps, inner)
+    # A quarter of each row at most: more would keep the kernel before from what it reads.
+    ahead = tl.minimum(start + tl.arange(0, AHEAD // 128) * 128, start + (end - start) // 4)
+    prefetch_and_wait(weight_row + ahead[None, :])
+
+    group = tile * OUTPUTS // (outputs // groups)
+    x_row = x_ptr + tl.minimum(token, tokens - 1).to(tl.int64)[:, None] * (groups * inner) + group * inner
+    scale_row = weight_scale_ptr + tile * OUTPUTS // _GROUP * tl.cdiv(inner, _GROUP)
+    total = tl.zeros([OUTPUTS, TOKENS] if WEIGHT_FIRST else [TOKENS, OUTPUTS], tl.float32)
+    last_group = (inner - 1) // _GROUP  # there are no scales behind it
+    scale = tl.load(scale_row + start // _GROUP)
+    for step in range(start, end, _GROUP):
+        column = step + tl.arange(0, _GROUP)[None, :]
+        inside = column < inner
+        # The next step's, whose latency this one's product hides.
+        next_scale = tl.load(scale_row + tl.minimum(step // _GROUP + 1, last_group))
+        x = tl.load(x_row + column, mask=inside, other=0.0)
+        weight = tl.load(weight_row + column, mask=inside, other=0.0)
+        # By float32: the instruction that makes bfloat16 of float16 directly has an eighth of the rate.
+        weight = weight.to(tl.float16).to(tl.float32).to(x.dtype)
+        part = tl.dot(weight, tl.trans(x)) if WEIGHT_FIRST else tl.dot(x, tl.trans(weight))
+        total += part * scale
+        scale = next_scale
+
+    total = tl.trans(total) if WEIGHT_FIRST else total  # [TOKENS, OUTPUTS]
+    added = tl.load(bias_ptr + output, mask=known & (has_bias != 0), other=0.0).to(tl.float32)[None, :]
+    inside = (token < tokens)[:, None]
+    out = out_ptr + token[:, None] * outputs + output[None, :]
+    if not SPLIT:
+        tl.store(out, (total + added).to(out_ptr.dtype.element_ty), mask=inside & known[None, :])
+    else:
+        place = (tile * tokens + token[:, None]) * OUTPUTS + tl.arange(0, OUTPUTS)[None, :]
+        size = tl.num_programs(0) * tokens * OUTPUTS
+        tl.store(parts_ptr + tl.program_id(1) * size + place, total, mask=inside)
+        tl.debug_barrier()  # every thread has written its part
+        if tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel") == splits - 1:
+            total = tl.zeros(total.shape, tl.float32) + added
+            for split in range(splits):
+                # Past the L1 cache, which does not see what other programs write.
+                total += tl.load(parts_ptr + split * size + place, mask=inside, other=0.0, cache_modifier=".cg")
+            tl.store(out, total.to(out_ptr.dtype.element_ty), mask=inside & known[None, :])
+            tl.store(arrived_ptr + tile, 0)
+
+
+@triton.jit(do_not_specialize=["tokens", "outputs16", "inner16", "groups", "splits", "has_bias"])
 def fp8_linear_kernel(
-    x_ptr,  # [tokens, inner]
-    x_scale_ptr,  # [ceil(inner / 128), tokens] where MODE is "rounded", else anything
+    x_ptr,  # [tokens, groups * inner]
+    x_scale_ptr,  # [ceil(groups * inner / 128), tokens] where MODE is "rounded", else anything
     weight_ptr,  # [outputs, inner]
     weight_scale_ptr,  # [ceil(outputs / 128), ceil(inner / 128)]
     bias_ptr,  # [outputs], or anything where has_bias is 0
@@ -115,6 +228,7 @@ def fp8_linear_kernel(
     tokens,
     outputs16,
     inner16,
+    groups,  # of rows of the weight, each of which multiplies its own part of a token
     splits,
     has_bias,
     BLOCK_M: tl.constexpr,
@@ -137,8 +251,11 @@ def fp8_linear_kernel(
     # What lies outside is computed from the last row again, and not written.
     token = tl.minimum(row, tokens - 1).to(tl.int64)
     scale_rows, scale_columns = tl.cdiv(outputs, _GROUP), tl.cdiv(inner, _GROUP)
+    group = first // (outputs // groups)
+    x_ptr += group * inner
+    x_scale_ptr += (group * scale_columns).to(tl.int64) * tokens
     left_sum, right_sum = scaled_product(
-        x_ptr + token[:, None] * inner,
+        x_ptr + token[:, None] * (groups * inner),
         x_scale_ptr + token,
         tokens,
         weight_ptr,

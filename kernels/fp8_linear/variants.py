@@ -1,7 +1,8 @@
 """The closed set of block-scaled FP8 linear kernels, and which tile a product of some size gets.
 
 From sm_89 on the activations are rounded to FP8 and multiplied so. sm_80 and sm_86 have no FP8: there the weights are
-decoded to the dtype of the activations, which stay as they are.
+decoded to the dtype of the activations, which stay as they are. So they are for few tokens from sm_90 on, where a
+product takes as long as reading its weights.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ REDUCE_BLOCK = 1024
 DTYPES = ("bfloat16", "float16")
 PROGRAMS = 256  # as many as keep the largest GPUs busy: a product of fewer tiles is split along its inner dimension
 MOST_SPLITS = 16
+FEW_TOKENS = 16  # rows of a product that has the kernel for few
+AHEAD = 1024  # of each row of a tile's weights, how many are brought into the L2 cache while the kernel before runs
+MOST_SPLITS_OF_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -33,20 +37,38 @@ class Tile:
     num_stages: int
 
 
-# By the most tokens for which a tile is meant. The last one is for as many as fill the GPU with its tiles.
+@dataclass(frozen=True)
+class FewTile:
+    """What a program of the kernel for few tokens computes: `outputs` of them, 128 of the inner dimension at a time.
+    `weight_first`: the weights are the left side of the product, whose rows the matrix units take 64 at a time."""
+
+    outputs: int
+    num_warps: int
+    num_stages: int
+    weight_first: bool = False
+
+
+# As the tiles of `kernels/linear`, with half the bytes of weights and so more of them for each processor.
+FEW: dict[int, FewTile] = {90: FewTile(64, 4, 5, True), 100: FewTile(64, 4, 5), 103: FewTile(64, 4, 5),
+                           120: FewTile(32, 4, 6), 121: FewTile(32, 4, 6)}  # fmt: skip
+
+# By the most tokens for which a tile is meant, where there is no kernel for few. The last one is for as many as fill
+# the GPU with its tiles.
 _BYTES = (Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 4, 4), Tile(64, 64, 64, 4, 3), Tile(128, 64, 64, 8, 3))
 _SMALL = (Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 4, 4), Tile(64, 64, 128, 4, 3), Tile(128, 64, 128, 8, 3))
-_LARGE = (Tile(16, 32, 128, 4, 5), Tile(32, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(128, 128, 128, 8, 4))
+_LARGE = (Tile(32, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(128, 128, 128, 8, 4))
 # Measured on an H200 with tests/gpu/bench/tune_moe.py; the tables of other architectures are by what fits.
-_HOPPER = (Tile(16, 64, 128, 4, 5), Tile(32, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(128, 128, 128, 16, 4))
+_HOPPER = (Tile(32, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(128, 128, 128, 16, 4))
 TILES: dict[int, tuple[Tile, ...]] = {80: _BYTES, 86: _BYTES, 89: _SMALL, 90: _HOPPER, 100: _LARGE, 103: _LARGE,
-                                      120: _SMALL, 121: _SMALL}  # fmt: skip
+                                      120: _SMALL[1:], 121: _SMALL[1:]}  # fmt: skip
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     if model is not None and model.fp8_blocks is None:
         return
     for dtype in DTYPES if model is None else (model.dtype,):
+        if arch in FEW:
+            yield from (of_few(dtype, FEW[arch], split) for split in (False, True))
         for tile in TILES[arch]:
             yield of(arch, dtype, tile, split=False)
             if splittable(tile):
@@ -65,13 +87,27 @@ def splittable(tile: Tile) -> bool:
     return tile.block_m < 128
 
 
-def tile_of(arch: int, tokens: int, outputs: int) -> Tile:
-    """The first that takes all tokens at once; for more than it takes, the large one where its tiles fill the GPU."""
+def are_few(arch: int, tokens: int) -> bool:
+    return arch in FEW and tokens <= FEW_TOKENS
+
+
+def tile_of(arch: int, tokens: int, outputs: int, groups: int = 1) -> Tile:
+    """The first that takes all tokens at once; for more than it takes, the large one where its tiles fill the GPU, and
+    none has outputs of two groups."""
     *small, large = TILES[arch]
     for tile in small:
         if tokens <= tile.block_m:
             return tile
-    return large if _tiles(large, tokens, outputs) >= PROGRAMS // 2 else small[-1]
+    fills = _tiles(large, tokens, outputs) >= PROGRAMS // 2
+    return large if fills and (groups == 1 or outputs // groups % (2 * large.block_n) == 0) else small[-1]
+
+
+def splits_of_few(tile: FewTile, outputs: int, inner: int, processors: int) -> int:
+    """Into how many parts the inner dimension is split: as few as give nearly every processor two programs. A part is
+    at least four steps; none is empty."""
+    blocks, steps = -(-outputs // tile.outputs), -(-inner // GROUP)
+    wanted = max(min(-(-9 * 2 * processors // (10 * blocks)), steps // 4, MOST_SPLITS_OF_FEW), 1)
+    return -(-steps // -(-steps // wanted))
 
 
 def splits_of(tile: Tile, tokens: int, outputs: int, inner: int) -> int:
@@ -96,8 +132,21 @@ def of(arch: int, dtype: str, tile: Tile, split: bool) -> Variant:
         "fp8_linear",
         f"{_MODULE}:fp8_linear_kernel",
         ("*fp8e4nv" if mode == "rounded" else wide, "*fp32", "*fp8e4nv" if has_fp8(arch) else "*u8", "*fp32", wide,
-         "*fp32" if split else wide, *("i32",) * 5),
+         "*fp32" if split else wide, *("i32",) * 6),
         {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k, "MODE": mode, "SPLIT": split},
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )  # fmt: skip
+
+
+def of_few(dtype: str, tile: FewTile, split: bool) -> Variant:
+    wide = f"*{TRITON_TYPES[dtype]}"
+    return variant(
+        "fp8_linear",
+        f"{_MODULE}:few_tokens_kernel",
+        (wide, "*fp8e4nv", "*fp32", wide, "*fp32", "*i32", wide, *("i32",) * 6),
+        {"TOKENS": FEW_TOKENS, "OUTPUTS": tile.outputs, "WEIGHT_FIRST": tile.weight_first, "SPLIT": split,
+         "AHEAD": AHEAD},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )  # fmt: skip

@@ -18,10 +18,8 @@ from kernels.gated_activation.reference import gated_activation
 from kernels.gated_activation.triton import activated, gate_and_up, rows_in_turn
 from kernels.launch import architecture, cdiv, launch
 from kernels.linear import reference, variants
+from kernels.split_products import COUNTERS, arrived, processors
 from kernels.variants import Variant
-
-# Tiles of a product that is split, at most: there are fewer than processors, or it would not be.
-_COUNTERS = 1 << 14
 
 
 def linear(
@@ -42,18 +40,18 @@ def linear(
         product = reference.linear(x, weight, bias, out=out)
         return activate(product, activation, limit) if activation else product
     wide = out is not None and out.dtype is torch.float32
-    variant, tiles, splits = _plan(architecture(), dtype, tokens, outputs, inner, _processors(), activation, wide)
+    variant, tiles, splits = _plan(architecture(), dtype, tokens, outputs, inner, processors(), activation, wide)
     if out is None:
         out = x.new_empty(tokens, outputs // 2 if activation else outputs)
-    arrived = _arrived(x.device)
-    parts = arrived.view(torch.float32)  # anything
+    counters = arrived(x.device)
+    parts = counters.view(torch.float32)  # anything
     if splits > 1:
         parts = torch.empty(
             splits, tiles, tokens, int(variant.options["OUTPUTS"]), dtype=torch.float32, device=x.device
         )
     launch(
         few_tokens_kernel, variant, (tiles, splits),
-        x.contiguous(), weight, weight if bias is None else bias, parts, arrived, out,
+        x.contiguous(), weight, weight if bias is None else bias, parts, counters, out,
         tokens, outputs, inner // variants.UNIT, splits, int(bias is not None), torch.inf if limit is None else limit,
     )  # fmt: skip
     return out
@@ -69,19 +67,8 @@ def _plan(
     """The variant, and how many tiles and splits."""
     tile = variants.tile_of(arch, tokens, outputs, processors)
     tiles, splits = cdiv(outputs, tile.outputs), variants.splits_of(tile, outputs, inner, processors)
-    assert splits == 1 or tiles <= _COUNTERS, f"{tiles} tiles in {splits} parts"
+    assert splits == 1 or tiles <= COUNTERS, f"{tiles} tiles in {splits} parts"
     return variants.of(dtype, tile, splits > 1, activation, wide=wide), tiles, splits
-
-
-@functools.cache
-def _processors() -> int:
-    return torch.cuda.get_device_properties().multi_processor_count if torch.cuda.is_available() else 132
-
-
-@functools.cache
-def _arrived(device: torch.device) -> Tensor:
-    """Zeros, to which each tile's last program returns its own: kernels of one stream can share them."""
-    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
 
 
 @triton.jit(do_not_specialize=["tokens", "outputs", "inner16", "splits", "has_bias", "limit"])

@@ -168,10 +168,10 @@ def test_every_part_of_the_question_follows_from_the_config(tmp_path: Path) -> N
     of_latents = {f"latent_{part}" for part in ("attention", "query_rank", "rank", "rope_dim", "nope_dim", "value_dim")}
     of_latents |= {"dense_prefills", "index_heads", "index_head_dim", "index_top_k", "index_interleaved"}
     of_v4 = {"compressed_attention", "window", "least_ratio", "index_ratio", "residual_streams", "hash_routing"}
-    of_v4 |= {"mxfp4_experts", "index_mxfp4", "float32_products"}
+    of_v4 |= {"mxfp4_experts", "index_mxfp4", "float32_products", "grouped_products"}
     none_has = of_latents | of_v4 | {"rotary_interleaved", "attention_sinks", "soft_cap", "sparse_attention",
                 "quantization", "cast", "engine", "left_to_engine",
-                "sliding_window", "cpu_features", "row"}  # fmt: skip
+                "sliding_window", "cpu_features", "row", "grouped_row"}  # fmt: skip
     hybrid = selection_context(
         read_config(write(tmp_path / "h", "qwen3_next")), device="cpu", capability=None, dtype="float32",
         kv_cache_dtype="", cuda_graphs=False, libraries={},

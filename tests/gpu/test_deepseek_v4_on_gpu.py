@@ -21,12 +21,12 @@ from tests.configured import engine_config
 from tests.gpu.bench.precompile import precompile
 from tests.kernels.alone import only
 from tests.parity.conftest import distribution, generate, make_engine, tokens
-from tests.tiny_deepseek_v4 import write_deepseek_v4
+from tests.tiny_deepseek_v4 import QUANTISED, write_deepseek_v4
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-OPS = ("linear", "window_entries", "compressor", "index_query", "indexer", "compressed_attention", "moe_routing",
-       "fused_moe", "mhc_pre", "mhc_post", "mhc_head")  # fmt: skip
+OPS = ("linear", "fp8_linear", "window_entries", "compressor", "index_query", "indexer", "compressed_attention",
+       "moe_routing", "fused_moe", "mhc_pre", "mhc_post", "mhc_head")  # fmt: skip
 OURS = ("window_entries", "compressor", "index_query", "compressed_attention")
 # Heads and entries as published, the rest small; what chooses binds.
 SHAPE: dict[str, Any] = {
@@ -79,6 +79,12 @@ def folder(tmp_path_factory):
     return write_deepseek_v4(tmp_path_factory.mktemp("models") / "model", torch_dtype="bfloat16", **SHAPE)
 
 
+@pytest.fixture(scope="module")
+def in_fp8(tmp_path_factory):
+    sizes = SHAPE | QUANTISED | {"o_lora_rank": 128, "moe_intermediate_size": 256}
+    return write_deepseek_v4(tmp_path_factory.mktemp("models") / "model", torch_dtype="bfloat16", **sizes)
+
+
 ENGINE: dict[str, Any] = {
     "dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "device": "cuda:0", "max_num_seqs": 8, "block_size": 256,
     "max_model_len": 2048, "num_blocks": 80, "max_num_batched_tokens": 1024, "num_snapshots": 16,
@@ -89,8 +95,9 @@ def engine(folder, **changes: Any):
     return make_engine(folder, **ENGINE | changes)
 
 
-@pytest.mark.parametrize("count", [1, 8])
-def test_graphs_give_what_single_launches_do(folder, count):
+@pytest.mark.parametrize(("model", "count"), [("folder", 1), ("folder", 8), ("in_fp8", 8)])
+def test_graphs_give_what_single_launches_do(model, count, request):
+    folder = request.getfixturevalue(model)
     eager, graphs = engine(folder, enforce_eager=True), engine(folder, enforce_eager=False)
     while graphs.capture_next():
         pass

@@ -12,6 +12,7 @@ from kernels.launch import launching_for
 from kernels.linear import cases as linear_cases
 from kernels.linear import onednn, reference, triton, variants
 from kernels.linear.cases import cases
+from kernels.split_products import arrived
 from tests.kernels.recorded import launched_by_cases
 
 CPU = torch.device("cpu")
@@ -44,7 +45,7 @@ def _cases():
 
 @pytest.mark.parametrize(("arch", "case"), list(_cases()))
 def test_triton_agrees_with_the_reference(arch, case, monkeypatch):
-    monkeypatch.setattr(triton, "_processors", lambda: FEW_PROCESSORS)
+    monkeypatch.setattr(triton, "processors", lambda: FEW_PROCESSORS)
     with launching_for(arch):
         (result,) = case.run(triton.linear, CPU)
     (expected,) = case.run(reference.linear, CPU)
@@ -76,7 +77,7 @@ def test_a_split_product_leaves_its_counters_at_zero():
         x, weight = randn((3, 1152), torch.bfloat16, CPU, seed=1), randn((70, 1152), torch.bfloat16, CPU, seed=2)
         first = triton.linear(x, weight)
         assert torch.equal(triton.linear(x, weight), first)
-    assert not triton._arrived(CPU).any()
+    assert not arrived(CPU).any()
 
 
 def test_products_of_many_tokens_or_odd_rows_are_torchs():

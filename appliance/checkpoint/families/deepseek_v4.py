@@ -220,11 +220,11 @@ def query_from_latent(config: ModelConfig, layer: int) -> Projection:
 
 
 def grouped(config: ModelConfig, layer: int) -> Projection:
-    """Of each group of heads some rows, which see these heads alone. It is never kept in FP8."""
+    """Of each group of heads some rows, which see these heads alone."""
     mixer = mixer_of(config, layer)
     rows, heads = mixer.num_groups * mixer.group_rank, config.num_attention_heads // mixer.num_groups
     cut = by_rows((rows, mixer.num_groups))
-    return Projection(f"{prefix(config, layer)}wo_a", rows, heads * config.head_dim, expanded=True, cut=cut)
+    return Projection(f"{prefix(config, layer)}wo_a", rows, heads * config.head_dim, cut=cut)
 
 
 def output(config: ModelConfig, layer: int) -> Projection:

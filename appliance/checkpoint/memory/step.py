@@ -345,7 +345,8 @@ def _projected(config: ModelConfig) -> int:
         if compressed.indexing is not None:
             from_latent = max(from_latent, compressed.indexing.num_heads * compressed.indexing.head_dim)
         first = compressed.query_rank + config.head_dim
-        return max(hidden * first, from_latent * compressed.query_rank, hidden * out)
+        grouped = compressed.group_rank * heads * config.head_dim
+        return max(hidden * first, from_latent * compressed.query_rank, grouped, hidden * out)
     if mixer is None:
         attention = (heads * (1 + config.gates_attention) + 2 * config.num_key_value_heads) * config.head_dim
         linear = 0 if delta is None else delta.conv_channels + delta.num_value_heads * delta.value_dim

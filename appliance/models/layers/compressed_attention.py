@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,7 +34,15 @@ class CompressedAttention:
         self.entry_norm = NormWeight(context, f"{at}kv_norm", config.head_dim)
         self.sinks = context.empty(config.num_attention_heads, dtype=torch.float32)
         self._grouped = checkpoint.grouped(config, layer)
-        self.grouped = Weight(context, self._grouped.name, self._grouped.rows, self._grouped.columns, expanded=True)
+        self.grouped = Weight(context, self._grouped.name, self._grouped.rows, self._grouped.columns)
+        self._multiply_groups = (
+            context.kernels.grouped_linear
+            if self.grouped.scale is None
+            else partial(
+                context.kernels.at("fp8_linear", mixer.num_groups, mixer.group_rank, self._grouped.columns).call,
+                weight_scale=self.grouped.scale, groups=mixer.num_groups,
+            )
+        )  # fmt: skip
         self.out = linear_of(context, checkpoint.output(config, layer))
         self.compressor = Compressor(context, layer, f"{at}compressor.", config.head_dim) if mixer.ratio else None
         self.indexer = CompressedIndexer(context, layer, mixer.indexing, cos_sin) if mixer.indexing else None
@@ -62,7 +71,7 @@ class CompressedAttention:
             query, entry, cache.window, batch.slots, compressed, self.sinks, batch.positions, self._cos_sin,
             batch.attention, mixer.window,
         )  # fmt: skip
-        return self.out(kernels.grouped_linear(mixed.flatten(1), self.grouped.values))
+        return self.out(self._multiply_groups(mixed.flatten(1), self.grouped.values))
 
     def prepare(self) -> None:
         for product in self._products():

@@ -14,6 +14,7 @@ from torch import Tensor
 from kernels.linear import reference, variants
 from kernels.linear import triton as linear
 from kernels.linear.variants import Tile
+from kernels.split_products import processors
 from tests.gpu.bench.ceilings import copy_bandwidth
 from tests.gpu.bench.precompile import precompile
 
@@ -64,7 +65,7 @@ def _times(x: Tensor, weights: list[Tensor]) -> Iterator[tuple[float, Tile, int]
             yield (
                 _seconds(lambda weight: linear.linear(x, weight), weights),
                 tile,
-                variants.splits_of(tile, outputs, inner, linear._processors()),
+                variants.splits_of(tile, outputs, inner, processors()),
             )
         except Exception as problem:  # noqa: BLE001 - a tile that cannot run is a result, too
             print(f"  {tile}: {type(problem).__name__}: {str(problem)[:100]}")
