@@ -2,8 +2,8 @@
 of its shape with few layers, with graphs, from which the time of 43 layers follows. The last line is one JSON object,
 {figure: {value, goal, ok}}.
 
-With `tune`, tiles of experts in MXFP4 instead, for `kernels/fused_moe`; with `tune attention` also those of compressed
-attention, and its parts.
+With `tune`, tiles of experts in MXFP4 instead, for `kernels/fused_moe`, and of few tokens by weights in FP8, for
+`kernels/fp8_linear`; with `tune attention` also those of compressed attention, and its parts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,9 @@ from kernels.cast.plan import triton_variants
 from kernels.catalogue import OPS
 from kernels.compressed_attention import cases, triton, variants
 from kernels.context import Context
+from kernels.fp8_linear import triton as fp8_linear
+from kernels.fp8_linear import variants as fp8_variants
+from kernels.fp8_linear.variants import FewTile
 from kernels.fused_moe import triton as fused_moe
 from kernels.fused_moe import variants as fused_moe_variants
 from kernels.indexer import cases as indexer_cases
@@ -44,6 +47,7 @@ from kernels.packed_entries.variants import DIM, ROPE
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.paged_attention.variants import Tile
 from kernels.selection import chosen_names, explain
+from kernels.split_products import processors
 from tests.gpu.bench.ceilings import Ceilings, measure
 from tests.gpu.bench.precompile import precompile
 
@@ -69,6 +73,15 @@ TILES: Final = ((64, 64, 8, 2), (64, 64, 8, 1))
 SPLITS: Final = (128, 192, 320)
 ROWS: Final = ((16, 512, 4), (32, 512, 4), (16, 256, 2), (8, 1024, 4), (16, 1024, 8), (32, 256, 4), (8, 512, 2))
 SEEN: Final = 128 + 512
+# Rows and columns of a layer's weights in FP8, and in how many groups.
+IN_FP8: Final = (("wq_a, wkv", 1536, 4096, 1), ("wq_b", 32768, 1024, 1), ("indexer.wq_b", 8192, 1024, 1),
+                 ("wo_a", 8192, 4096, 8), ("wo_b", 4096, 8192, 1), ("shared w1, w3", 4096, 4096, 1),
+                 ("shared w2", 4096, 2048, 1))  # fmt: skip
+FEW_TILES: Final = tuple(
+    FewTile(outputs, warps, stages, True)
+    for outputs, warps in ((64, 4), (128, 4), (128, 8))
+    for stages in (3, 4, 5, 6, 8)
+)
 
 
 def main() -> None:
@@ -110,11 +123,25 @@ def ops(device: torch.device, ceilings: Ceilings) -> dict[str, Any]:
         kind = f"{ratio}{' in MXFP4' * mxfp4}"
         print(f"indexer, 64 x 8192, a key of {kind}: {seconds * 1e6:.0f} us, bound {bound * 1e6:.1f} us")
         found[f"indexer of {kind}, share of what binds"] = figure(bound / seconds, 0.60)
+    for tokens in (1, 8):
+        for name, call, read in products_in_fp8(device, tokens):
+            seconds = graph_s(call)
+            print(f"{name}, {tokens} tokens: {seconds * 1e6:.1f} us, {read / ceilings.copy / seconds:.0%} of copy")
     made = cases.batch(cases.Shape((2048,), (8192,), 64, 4, 512), torch.bfloat16, device)
     seconds = graph_s(partial(triton.compressed_attention, *made, 128))
     rate = 4.0 * 2048 * 64 * SEEN * DIM / seconds
     print(f"sparse prefill, 2048 of 8192: {seconds * 1e3:.2f} ms, {rate / 1e12:.0f} Tflop/s")
     return found
+
+
+def products_in_fp8(device: torch.device, tokens: int) -> Iterator[tuple[str, Callable[[], object], int]]:
+    """Of a layer: each one's name, a call, and the bytes that it reads."""
+    for name, outputs, inner, groups in IN_FP8:
+        weight = torch.empty(outputs, inner, dtype=torch.float8_e4m3fn, device=device)
+        _fill(weight)
+        scale = torch.full((outputs // 128, inner // 128), 0.01, device=device)
+        x = torch.randn(tokens, groups * inner, dtype=torch.bfloat16, device=device)
+        yield name, partial(fp8_linear.fp8_linear, x, weight, scale, groups=groups), weight.nbytes
 
 
 def served(device: torch.device) -> dict[str, Any]:
@@ -254,6 +281,7 @@ def _replay_s(graph: torch.cuda.CUDAGraph) -> float:
 
 
 def tune(device: torch.device, ceilings: Ceilings) -> None:
+    tune_fp8(device, ceilings)
     tune_experts(device, ceilings)
     if "attention" in sys.argv[1:]:
         tune_attention(device, ceilings)
@@ -272,6 +300,23 @@ def experts_in_fp4(device: torch.device, tokens: int) -> tuple[Callable[[], obje
     up, down = codes
     up_scale, down_scale = scales
     return partial(fused_moe.fused_moe, x, weights, ids, up, down, up_scale, down_scale, "silu", 10.0), read
+
+
+def tune_fp8(device: torch.device, ceilings: Ceilings) -> None:
+    """Of one token, with the tiles of `FEW_TILES` and as many programs for each processor as `splits` says."""
+    precompile([fp8_variants.of_few("bfloat16", tile, split) for tile in FEW_TILES for split in (False, True)])
+    for name, call, read in products_in_fp8(device, 1):
+        for tile, each in itertools.product(FEW_TILES, (1, 2, 3)):
+            fp8_linear._plan_of_few.cache_clear()
+            counted = processors() * each // 2
+            with (
+                mock.patch.dict(fp8_variants.FEW, {architecture(): tile}),
+                mock.patch.object(fp8_linear, "processors", lambda counted=counted: counted),
+            ):
+                seconds = graph_s(call)
+            share = read / ceilings.copy / seconds
+            print(f"{name} {tile}, {each} a processor: {seconds * 1e6:.1f} us, {share:.0%} of copy")
+    fp8_linear._plan_of_few.cache_clear()
 
 
 def tune_experts(device: torch.device, ceilings: Ceilings) -> None:
