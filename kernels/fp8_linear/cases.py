@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels.cases import TOLERANCES, Case, randn
 from kernels.context import Context
 from kernels.fp8_linear import GROUP, variants
+from kernels.gated_activation import ACTIVATIONS
 
 ROUNDED_TOLERANCE = 6e-2  # of activations rounded to FP8, against those that are not
 
@@ -33,6 +34,11 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
             name = f"[{tokens}, 3 x 640] x 3 x [640, 128] {dtype}"
             run = call(tokens, 3 * 128, 640, kind, bias=False, groups=3)
             yield Case(name, run, tolerance(arch, tokens, kind))
+        for activation in (ACTIVATIONS if model is None else (model.activation,)) if arch in variants.FEW else ():
+            for bias, inner in enumerate((144, 1040)):
+                name = f"[5, {inner}] x [{inner}, 512] {dtype} {activation}" + " with bias" * bias
+                run = call(5, 512, inner, kind, bool(bias), ending=(activation, 0.5 if activation == "silu" else None))
+                yield Case(name, run, TOLERANCES[kind])
 
 
 def tolerance(arch: int, tokens: int, dtype: torch.dtype) -> float:
@@ -42,14 +48,23 @@ def tolerance(arch: int, tokens: int, dtype: torch.dtype) -> float:
 
 
 def call(
-    tokens: int, outputs: int, inner: int, dtype: torch.dtype, bias: bool, groups: int = 1
+    tokens: int,
+    outputs: int,
+    inner: int,
+    dtype: torch.dtype,
+    bias: bool,
+    groups: int = 1,
+    ending: tuple[str, float | None] = ("", None),
 ) -> Callable[..., list[Tensor]]:
     def run(fp8_linear: Callable[..., Any], device: torch.device) -> list[Tensor]:
         x = randn((tokens, groups * inner), dtype, device, seed=1)
         weight, scale = blocks((outputs, inner), device, seed=2)
         if groups > 1:
             return [fp8_linear(x, weight, scale, groups=groups)]
-        return [fp8_linear(x, weight, scale, randn((outputs,), dtype, device, seed=3) if bias else None)]
+        if ending[0]:  # of numbers near 1
+            scale /= inner**0.5
+        added = randn((outputs,), dtype, device, seed=3) if bias else None
+        return [fp8_linear(x, weight, scale, added, *ending) if ending[0] else fp8_linear(x, weight, scale, added)]
 
     return run
 

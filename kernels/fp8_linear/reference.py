@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.rounded import Rounded, rows_of
+from kernels.gated_activation.reference import gated_activation
 from kernels.grouped_linear.reference import grouped_linear
 
 
 def fp8_linear(
-    x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None, groups: int = 1
+    x: Tensor | Rounded,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    activation: str = "",
+    limit: float | None = None,
+    activate: Callable[..., Tensor] = gated_activation,
+    *,
+    groups: int = 1,
 ) -> Tensor:
     """`x` [T, I] times the dequantised weight transposed, plus `bias` [O]: [T, O] in the dtype of `x`.
+
+    With an `activation` the result is act(gate) * up, [T, O / 2], as `linear` has it.
 
     With several groups `x` is [T, groups * I], of which each has a part that the next O / groups rows of the weight
     multiply, as by `grouped_linear`; there is no bias then.
@@ -30,7 +43,8 @@ def fp8_linear(
     if groups > 1:
         assert bias is None, "a product in groups has no bias"
         return grouped_linear(x, multiplied_out)
-    return torch.nn.functional.linear(x, multiplied_out, bias)
+    product = torch.nn.functional.linear(x, multiplied_out, bias)
+    return activate(product, activation, limit) if activation else product
 
 
 def dequantise(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:

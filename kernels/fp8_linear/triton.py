@@ -8,6 +8,7 @@ second launch that sums what is split.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 import triton
@@ -18,7 +19,10 @@ from kernels.dependent_launch import prefetch_and_wait, wait_for_previous
 from kernels.float8 import decode_e4m3
 from kernels.fp8_linear import GROUP, variants
 from kernels.fp8_linear.rounded import Rounded, rows_of
+from kernels.gated_activation.reference import gated_activation
+from kernels.gated_activation.triton import rows_in_turn
 from kernels.launch import architecture, cdiv, launch
+from kernels.linear.triton import store_tile
 from kernels.split_products import COUNTERS, arrived, processors
 from kernels.variants import Variant
 
@@ -30,10 +34,19 @@ _LARGEST = tl.constexpr(448.0)  # of float8_e4m3fn
 
 
 def fp8_linear(
-    x: Tensor | Rounded, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None, groups: int = 1
+    x: Tensor | Rounded,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    activation: str = "",
+    limit: float | None = None,
+    activate: Callable[..., Tensor] = gated_activation,
+    *,
+    groups: int = 1,
 ) -> Tensor:
     """As `reference.fp8_linear`, for bfloat16 and float16. I and O are multiples of 16; where there are groups, I and
-    the rows of each are multiples of 128.
+    the rows of each are multiples of 128. The activation is applied to the sums in float32 where there are few tokens,
+    and gate and up share no block of scales.
 
     From sm_89 on `x` is rounded to FP8 as by `reference.quantise`, if it was not yet; before sm_89, and where it has
     at most `variants.FEW_TOKENS` rows from sm_90 on, it is multiplied as it is. A product of few tiles is split along I
@@ -43,15 +56,18 @@ def fp8_linear(
     x = rows_of(given)
     tokens, (outputs, inner) = x.shape[0], weight.shape
     assert x.shape[1] == groups * inner, f"{x.shape[1]} numbers for {groups} groups of {inner}"
-    out = x.new_empty(tokens, outputs)
+    few = variants.are_few(arch, tokens)
+    if activation and not (few and tokens and outputs % (2 * GROUP) == 0):
+        return activate(fp8_linear(given, weight, weight_scale, bias), activation, limit)
+    out = x.new_empty(tokens, outputs // 2 if activation else outputs)
     if not tokens:
         return out
     assert inner % variants.UNIT == 0, f"rows of {inner}"
     assert outputs % variants.UNIT == 0, f"{outputs} outputs"
     assert groups == 1 or not (inner % GROUP or outputs % (groups * GROUP)), f"{outputs} x {inner} in {groups} groups"
     dtype, x = str(x.dtype).removeprefix("torch."), x.contiguous()
-    if variants.are_few(arch, tokens):
-        _few_tokens(x, weight, weight_scale, bias, groups, out)
+    if few:
+        _few_tokens(x, weight, weight_scale, bias, groups, activation, torch.inf if limit is None else limit, out)
         return out
     tile = variants.tile_of(arch, tokens, outputs, groups)
     splits = variants.splits_of(tile, tokens, outputs, inner)
@@ -76,9 +92,18 @@ def fp8_linear(
     return out
 
 
-def _few_tokens(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None, groups: int, out: Tensor) -> None:
+def _few_tokens(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    groups: int,
+    activation: str,
+    limit: float,
+    out: Tensor,
+) -> None:
     tokens, (outputs, inner) = x.shape[0], weight.shape
-    variant, tiles, splits = _plan_of_few(architecture(), x.dtype, outputs, inner, processors())
+    variant, tiles, splits = _plan_of_few(architecture(), x.dtype, outputs, inner, processors(), activation)
     counters = arrived(x.device)
     parts = counters.view(torch.float32)  # anything
     if splits > 1:
@@ -87,17 +112,19 @@ def _few_tokens(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | 
     launch(
         few_tokens_kernel, variant, (tiles, splits),
         x, weight, weight_scale, x if bias is None else bias, parts, counters, out,
-        tokens, outputs // variants.UNIT, inner // variants.UNIT, groups, splits, int(bias is not None),
+        tokens, outputs // variants.UNIT, inner // variants.UNIT, groups, splits, int(bias is not None), limit,
     )  # fmt: skip
 
 
 @functools.cache
-def _plan_of_few(arch: int, dtype: torch.dtype, outputs: int, inner: int, processors: int) -> tuple[Variant, int, int]:
+def _plan_of_few(
+    arch: int, dtype: torch.dtype, outputs: int, inner: int, processors: int, activation: str
+) -> tuple[Variant, int, int]:
     """The variant, and how many tiles and splits."""
     tile = variants.FEW[arch]
     tiles, splits = cdiv(outputs, tile.outputs), variants.splits_of_few(tile, outputs, inner, processors)
     assert splits == 1 or tiles <= COUNTERS, f"{tiles} tiles in {splits} parts"
-    return variants.of_few(str(dtype).removeprefix("torch."), tile, splits > 1), tiles, splits
+    return variants.of_few(str(dtype).removeprefix("torch."), tile, splits > 1, activation), tiles, splits
 
 
 def rounded(x: Tensor | Rounded) -> tuple[Tensor, Tensor]:
@@ -143,7 +170,7 @@ def quantise_kernel(
     tl.store(scale_ptr + group.to(tl.int64) * tokens + token, scale, mask=group * _GROUP < inner)
 
 
-@triton.jit(do_not_specialize=["tokens", "outputs16", "inner16", "groups", "splits", "has_bias"])
+@triton.jit(do_not_specialize=["tokens", "outputs16", "inner16", "groups", "splits", "has_bias", "limit"])
 def few_tokens_kernel(
     x_ptr,  # [tokens, groups * inner]
     weight_ptr,  # [outputs, inner]
@@ -151,26 +178,33 @@ def few_tokens_kernel(
     bias_ptr,  # [outputs], or anything where has_bias is 0
     parts_ptr,  # [splits, tiles, tokens, OUTPUTS] float32, or anything where SPLIT is false
     arrived_ptr,  # [tiles], zero, or anything where SPLIT is false
-    out_ptr,  # [tokens, outputs]
+    out_ptr,  # [tokens, outputs], or with ACTIVATION [tokens, outputs / 2]
     tokens,
     outputs16,
     inner16,
     groups,
     splits,
     has_bias,
+    limit,  # of the activation; infinite where there is none
     TOKENS: tl.constexpr,
-    OUTPUTS: tl.constexpr,  # divides 128, so that all rows of a tile share their scales
+    OUTPUTS: tl.constexpr,  # divides 128, so that all rows of a tile share their scales, or those of gate and of up do
     WEIGHT_FIRST: tl.constexpr,
     SPLIT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     outputs, inner = outputs16 * 16, inner16 * 16
     tile = tl.program_id(0)
     token = tl.arange(0, TOKENS)
-    output = tile * OUTPUTS + tl.arange(0, OUTPUTS)
-    known = output < outputs
+    GATED: tl.constexpr = ACTIVATION != ""
+    WIDTH: tl.constexpr = OUTPUTS // 2 if GATED else OUTPUTS
     # What lies outside is computed from the last row again, and not written.
-    weight_row = weight_ptr + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * inner
+    if GATED:
+        output, known = rows_in_turn(tile * WIDTH, outputs // 2, WIDTH)
+    else:
+        output = tile * WIDTH + tl.arange(0, WIDTH)
+        output, known = tl.minimum(output, outputs - 1), output < outputs
+    weight_row = weight_ptr + output.to(tl.int64)[:, None] * inner
     steps = tl.cdiv(tl.cdiv(inner, _GROUP), splits) * _GROUP
     start = tl.program_id(1) * steps
     end = tl.minimum(start + steps, inner)
@@ -180,30 +214,39 @@ def few_tokens_kernel(
 
     group = tile * OUTPUTS // (outputs // groups)
     x_row = x_ptr + token[:, None] * (groups * inner) + group * inner
-    scale_row = weight_scale_ptr + tile * OUTPUTS // _GROUP * tl.cdiv(inner, _GROUP)
+    scale_row = weight_scale_ptr + tile * WIDTH // _GROUP * tl.cdiv(inner, _GROUP)
     total = tl.zeros([OUTPUTS, TOKENS] if WEIGHT_FIRST else [TOKENS, OUTPUTS], tl.float32)
     # Tokens that are not there are not read: 16 of them are half the bytes of the weights.
     is_token = (token < tokens)[:, None]
     last_group = (inner - 1) // _GROUP  # there are no scales behind it
     scale = tl.load(scale_row + start // _GROUP)
+    if GATED:
+        up_row = scale_row + outputs // (2 * _GROUP) * tl.cdiv(inner, _GROUP)
+        up_scale = tl.load(up_row + start // _GROUP)
+        is_up = tl.arange(0, OUTPUTS) // 8 % 2 == 1  # see `rows_in_turn`
     for step in range(start, end, _GROUP):
         column = step + tl.arange(0, _GROUP)[None, :]
         inside = column < inner
         # The next step's, whose latency this one's product hides.
-        next_scale = tl.load(scale_row + tl.minimum(step // _GROUP + 1, last_group))
+        next_group = tl.minimum(step // _GROUP + 1, last_group)
+        next_scale = tl.load(scale_row + next_group)
         x = tl.load(x_row + column, mask=is_token & inside, other=0.0)
         weight = tl.load(weight_row + column, mask=inside, other=0.0)
         # By float32: the instruction that makes bfloat16 of float16 directly has an eighth of the rate.
         weight = weight.to(tl.float16).to(tl.float32).to(x.dtype)
         part = tl.dot(weight, tl.trans(x)) if WEIGHT_FIRST else tl.dot(x, tl.trans(weight))
-        total += part * scale
+        if GATED:
+            by_row = tl.where(is_up, up_scale, scale)
+            total += part * (by_row[:, None] if WEIGHT_FIRST else by_row[None, :])
+            up_scale = tl.load(up_row + next_group)
+        else:
+            total += part * scale
         scale = next_scale
 
     total = tl.trans(total) if WEIGHT_FIRST else total  # [TOKENS, OUTPUTS]
     added = tl.load(bias_ptr + output, mask=known & (has_bias != 0), other=0.0).to(tl.float32)[None, :]
-    out = out_ptr + token[:, None] * outputs + output[None, :]
     if not SPLIT:
-        tl.store(out, (total + added).to(out_ptr.dtype.element_ty), mask=is_token & known[None, :])
+        store_tile(total + added, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
     else:
         place = (tile * tokens + token[:, None]) * OUTPUTS + tl.arange(0, OUTPUTS)[None, :]
         size = tl.num_programs(0) * tokens * OUTPUTS
@@ -214,7 +257,7 @@ def few_tokens_kernel(
             for split in range(splits):
                 # Past the L1 cache, which does not see what other programs write.
                 total += tl.load(parts_ptr + split * size + place, mask=is_token, other=0.0, cache_modifier=".cg")
-            tl.store(out, total.to(out_ptr.dtype.element_ty), mask=is_token & known[None, :])
+            store_tile(total, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
             tl.store(arrived_ptr + tile, 0)
 
 

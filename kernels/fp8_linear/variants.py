@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kernels.context import Context
 from kernels.fp8_linear import GROUP
+from kernels.gated_activation import ACTIVATIONS
 from kernels.variants import TRITON_TYPES, Variant, variant
 
 _MODULE = "kernels.fp8_linear.triton"
@@ -68,7 +69,8 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
         return
     for dtype in DTYPES if model is None else (model.dtype,):
         if arch in FEW:
-            yield from (of_few(dtype, FEW[arch], split) for split in (False, True))
+            for activation in ("", *(ACTIVATIONS if model is None else (model.activation,))):
+                yield from (of_few(dtype, FEW[arch], split, activation) for split in (False, True))
         for tile in TILES[arch]:
             yield of(arch, dtype, tile, split=False)
             if splittable(tile):
@@ -139,14 +141,14 @@ def of(arch: int, dtype: str, tile: Tile, split: bool) -> Variant:
     )  # fmt: skip
 
 
-def of_few(dtype: str, tile: FewTile, split: bool) -> Variant:
+def of_few(dtype: str, tile: FewTile, split: bool, activation: str = "") -> Variant:
     wide = f"*{TRITON_TYPES[dtype]}"
     return variant(
         "fp8_linear",
         f"{_MODULE}:few_tokens_kernel",
-        (wide, "*fp8e4nv", "*fp32", wide, "*fp32", "*i32", wide, *("i32",) * 6),
+        (wide, "*fp8e4nv", "*fp32", wide, "*fp32", "*i32", wide, *("i32",) * 6, "fp32"),
         {"TOKENS": FEW_TOKENS, "OUTPUTS": tile.outputs, "WEIGHT_FIRST": tile.weight_first, "SPLIT": split,
-         "AHEAD": AHEAD},
+         "ACTIVATION": activation, "AHEAD": AHEAD},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )  # fmt: skip

@@ -123,7 +123,7 @@ def few_tokens_kernel(
     total = tl.trans(total) if WEIGHT_FIRST else total  # [TOKENS, OUTPUTS]
     added = tl.load(bias_ptr + output, mask=known & (has_bias != 0), other=0.0).to(tl.float32)[None, :]
     if not SPLIT:
-        _store(total + added, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
+        store_tile(total + added, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
     else:
         inside = (token < tokens)[:, None]
         place = (tile * tokens + token[:, None]) * OUTPUTS + tl.arange(0, OUTPUTS)[None, :]
@@ -135,12 +135,12 @@ def few_tokens_kernel(
             for split in range(splits):
                 # Past the L1 cache, which does not see what other programs write.
                 total += tl.load(parts_ptr + split * size + place, mask=inside, other=0.0, cache_modifier=".cg")
-            _store(total, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
+            store_tile(total, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
             tl.store(arrived_ptr + tile, 0)
 
 
 @triton.jit
-def _store(
+def store_tile(
     total, out_ptr, tile, tokens, outputs, limit, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, ACTIVATION: tl.constexpr
 ):
     """Write a tile's sums, or what the activation makes of those of gate and up."""

@@ -10,6 +10,7 @@ from kernels.context import Context
 from kernels.fp8_linear import GROUP, reference, triton, variants
 from kernels.fp8_linear.cases import ROUNDED_TOLERANCE, call, cases
 from kernels.fp8_linear.rounded import Rounded
+from kernels.gated_activation.reference import gated_activation
 from kernels.launch import launching_for
 from tests.kernels.recorded import recorded
 
@@ -160,3 +161,20 @@ def test_rows_that_were_rounded_before_give_the_same(tokens):
     (expected,) = run(triton.fp8_linear, CPU)
     (result,) = run(lambda x, *rest: triton.fp8_linear(Rounded(x, *triton.quantise(x)), *rest), CPU)
     assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize(("arch", "tokens", "outputs"), [(90, 16, 512), (90, 17, 512), (90, 3, 320), (89, 3, 512)])
+def test_few_tokens_are_activated_by_the_product_itself(arch, tokens, outputs):
+    """Unless gate and up share scales; others call what was chosen for that."""
+    called = []
+
+    def activate(product, activation, limit):
+        called.append((activation, limit))
+        return gated_activation(product, activation, limit)
+
+    run = call(tokens, outputs, 128, torch.bfloat16, bias=False, ending=("silu", 0.5))
+    with launching_for(arch):
+        (found,) = run(lambda *given: triton.fp8_linear(*given, activate), CPU)
+    (expected,) = run(reference.fp8_linear, CPU)
+    assert called == ([] if (arch, tokens, outputs) == (90, 16, 512) else [("silu", 0.5)])
+    assert error(found, expected) <= ROUNDED_TOLERANCE

@@ -56,10 +56,11 @@ class Linear:
         """[T, inputs] -> [T, outputs / 2], act(gate) * up."""
         activate, weight = self._activate, self.weight
         assert activate is not None, "not made as gated"
+        product, ending = self._product.call, (self.bias, activation, limit, activate)
         out: Tensor = (
-            self._product.call(rows_of(x), weight.values, self.bias, activation, limit, activate)
+            product(rows_of(x), weight.values, *ending)
             if weight.scale is None
-            else activate(self(x), activation, limit)
+            else product(x, weight.values, weight.scale, *ending)
         )
         return out
 
