@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -166,7 +168,7 @@ def test_rows_that_were_rounded_before_give_the_same(tokens):
 @pytest.mark.parametrize(("arch", "tokens", "outputs"), [(90, 16, 512), (90, 17, 512), (90, 3, 320), (89, 3, 512)])
 def test_few_tokens_are_activated_by_the_product_itself(arch, tokens, outputs):
     """Unless gate and up share scales; others call what was chosen for that."""
-    called = []
+    called: list[tuple[str, float | None]] = []
 
     def activate(product, activation, limit):
         called.append((activation, limit))
@@ -174,7 +176,7 @@ def test_few_tokens_are_activated_by_the_product_itself(arch, tokens, outputs):
 
     run = call(tokens, outputs, 128, torch.bfloat16, bias=False, ending=("silu", 0.5))
     with launching_for(arch):
-        (found,) = run(lambda *given: triton.fp8_linear(*given, activate), CPU)
+        (found,) = run(partial(triton.fp8_linear, activate=activate), CPU)
     (expected,) = run(reference.fp8_linear, CPU)
     assert called == ([] if (arch, tokens, outputs) == (90, 16, 512) else [("silu", 0.5)])
     assert error(found, expected) <= ROUNDED_TOLERANCE
