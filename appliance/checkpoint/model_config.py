@@ -135,6 +135,15 @@ class CompressedAttention(msgspec.Struct, frozen=True, kw_only=True):
         """Numbers of a token's values, and of its gates, of which entries of `dim` numbers are made."""
         return 2 * dim if self.overlap else dim
 
+    def projected(self, head_dim: int) -> list[int]:
+        """How many numbers a token's hidden state is projected to: for entries, and with an indexer for its keys and
+        for the weights of its heads."""
+        if not self.ratio:
+            return []
+        if self.indexing is None:
+            return [2 * self.width(head_dim)]
+        return [2 * self.width(head_dim), 2 * self.width(self.indexing.head_dim), self.indexing.num_heads]
+
     def state(self, head_dim: int) -> State:
         """The window, and what the next entries and the next keys are made of."""
         parts: list[RingPart | StatePart] = [RingPart(self.window + self.drafts, head_dim, self.rope_dim)]
@@ -263,9 +272,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compressed_attention(self) -> CompressedAttention | None:
-        """That of the first layer with an indexer, else of the first which has it."""
+        """That of the first layer with an indexer, else with compressed entries, else of the first which has it."""
         found = [layer.mixer for layer in self.layers if isinstance(layer.mixer, CompressedAttention)]
-        return max(found, key=lambda mixer: mixer.indexing is not None, default=None)
+        return max(found, key=lambda mixer: (mixer.indexing is not None, mixer.ratio > 0), default=None)
 
     @property
     def block_multiple(self) -> int:

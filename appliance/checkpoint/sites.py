@@ -169,24 +169,18 @@ def _compressed_attention(
     heads, dim, indexing = config.num_attention_heads, config.head_dim, mixer.indexing
     yield Site("rms_norm", f"{mixer.query_rank:,}", dtype)
     if mixer.ratio:
-        yield from _compressor(config, mixer, dim, dtype, cache_dtype)
+        columns = sum(mixer.projected(dim))
+        yield Site("linear", f"{columns:,} x {config.hidden_size:,}", dtype)
+        yield Site("compressor", f"{dim} of {mixer.ratio} tokens", cache_dtype)
     if indexing is not None:
         keys = f"{indexing.num_heads} heads of {indexing.head_dim}"
-        yield from _compressor(config, mixer, indexing.head_dim, dtype, cache_dtype)
-        yield Site("linear", f"{indexing.num_heads} x {config.hidden_size:,}", dtype)
+        yield Site("compressor", f"{indexing.head_dim} of {mixer.ratio} tokens", cache_dtype)
         yield Site("index_query", keys, dtype)
         yield Site("indexer", keys, cache_dtype)
     yield Site("window_entries", f"{heads} heads of {dim}, {mixer.rope_dim} turn", dtype)
     seen = f"{indexing.top_k:,} entries" if indexing is not None else "all entries"
     beside = f", {seen} of {mixer.ratio} tokens" if mixer.ratio else ""
     yield Site("compressed_attention", f"{heads} heads of {dim}, window of {mixer.window:,}{beside}", cache_dtype)
-
-
-def _compressor(
-    config: ModelConfig, mixer: CompressedAttention, dim: int, dtype: str, cache_dtype: str
-) -> Iterator[Site]:
-    yield Site("linear", f"{2 * mixer.width(dim):,} x {config.hidden_size:,}", dtype)
-    yield Site("compressor", f"{dim} of {mixer.ratio} tokens", cache_dtype)
 
 
 def _streams(config: ModelConfig) -> str:

@@ -83,7 +83,7 @@ def _run(
     )
     table = cos_sin_table(*inverse_frequencies(ROPE, 10000.0), max(contexts), torch.float32).to(device)
     positions = torch.cat([torch.arange(c - q, c) for q, c in zip(queries, contexts, strict=True)]).to(device)
-    projected = randn((sum(queries), 2 * width), torch.float32, device, seed=5)
+    projected = randn((sum(queries), 2 * width + 68), torch.float32, device, seed=5)[:, : 2 * width]
     compressor(projected, compression, positions, table, tail, rows, pages, placed.metadata, dtype)
     if form.keys:
         return [tail, numbers(*key_pages(pages, dim, form.mxfp4))]

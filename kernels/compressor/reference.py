@@ -48,7 +48,8 @@ def compressor(
     as at position ratio * w. An indexer's keys then go through a Hadamard transform where pages are of bytes.
 
     Args:
-        projected: [T, 2 * width] float32, values and then gates; width is dim, or 2 * dim with an overlap.
+        projected: [T, 2 * width] float32, values and then gates, with strided rows; width is dim, or 2 * dim with an
+            overlap.
         positions: [T], int64.
         cos_sin: [max_position, R].
         tail: [states, places, 2 * width] float32: values and gates (with their base) of a sequence's last tokens, each

@@ -42,7 +42,7 @@ def compressor(
 ) -> None:
     """As `reference.compressor`, for bfloat16 and float16, the forms `variants.FORMS`, entries of 512 numbers or keys
     of 128, of which 64 turn, pages of bytes, and a table in float32. Lengths, and not `positions`, say where tokens
-    are. Rows of `tail` may be strided, by a multiple of 4."""
+    are. Rows of `tail` and of `projected` may be strided, by a multiple of 4."""
     form = variants.Form(compression.ratio, compression.overlap, compression.keys, compression.mxfp4)
     width, kept, sequences = projected.shape[1] // 2, tail.shape[1], len(metadata.query_lens)
     dim = width // (1 + form.overlap)
@@ -52,6 +52,8 @@ def compressor(
     assert dim == (KEY_DIM if form.keys else DIM), f"entries of {dim}"
     assert cos_sin.shape[1] == ROPE, f"{cos_sin.shape[1]} numbers turn"
     assert tail.stride(0) % 4 == 0, f"tails {tail.stride(0)} apart"
+    assert projected.stride(0) % 4 == 0, f"rows {projected.stride(0)} apart"
+    row_stride4 = projected.stride(0) // 4
     arch, name = architecture(), str(dtype).removeprefix("torch.")
     decodes, of = metadata.num_decodes, metadata
     runs = [(True, 0, decodes, 1)] if decodes else []
@@ -64,7 +66,7 @@ def compressor(
         keeping = (
             keep_kernel, _keep(), (most_kept * cdiv(2 * width, variants.COPIED), end - first),
             projected, compression.base, tail, rows, of.query_start_loc, of.seq_lens,
-            first, tail.stride(0) // 4, 2 * width // 4, kept, form.ratio,
+            first, tail.stride(0) // 4, 2 * width // 4, row_stride4, kept, form.ratio,
         )  # fmt: skip
         if is_decode and kept > needed:
             launch(*keeping)
@@ -78,7 +80,7 @@ def compressor(
         launch(
             entries_kernel, variant, (most, end - first),
             projected, compression.base, compression.norm, cos_sin, tail, *views, rows, of.block_tables,
-            of.query_start_loc, of.seq_lens, first, tail.stride(0) // 4, kept, stride16, page_rows,
+            of.query_start_loc, of.seq_lens, first, row_stride4, tail.stride(0) // 4, kept, stride16, page_rows,
             of.block_tables.stride(0), compression.eps,
         )  # fmt: skip
         if not is_decode:
@@ -87,11 +89,20 @@ def compressor(
 
 # Of a batch's sequences, some from the middle.
 @triton.jit(
-    do_not_specialize=["first_seq", "tail_stride4", "kept", "page_stride16", "page_rows", "table_width", "eps"],
+    do_not_specialize=[
+        "first_seq",
+        "row_stride4",
+        "tail_stride4",
+        "kept",
+        "page_stride16",
+        "page_rows",
+        "table_width",
+        "eps",
+    ],
     do_not_specialize_on_alignment=["rows_ptr", "table_ptr", "query_start_ptr", "seq_lens_ptr"],
 )
 def entries_kernel(
-    projected_ptr,  # [T, 2 * width] float32: values, and gates
+    projected_ptr,  # [T, 2 * width] float32, rows strided: values, and gates
     base_ptr,  # [RATIO, width] float32, of the gates
     norm_ptr,  # [DIM]
     cos_sin_ptr,  # [max_position, ROPE] float32
@@ -104,6 +115,7 @@ def entries_kernel(
     query_start_ptr,  # [S + 1]
     seq_lens_ptr,  # [S]
     first_seq,
+    row_stride4,
     tail_stride4,
     kept,  # places of a tail, at least KEPT
     page_stride16,
@@ -129,14 +141,14 @@ def entries_kernel(
     own = tail_ptr + tl.load(rows_ptr + seq) * (tail_stride4 * 4)
     if DECODES:
         column = tl.arange(0, 2 * WIDTH)
-        token = tl.load(projected_ptr + start.to(tl.int64) * (2 * WIDTH) + column)
+        token = tl.load(projected_ptr + start.to(tl.int64) * (row_stride4 * 4) + column)
         base = tl.load(base_ptr + first % RATIO * WIDTH + (column - WIDTH), mask=column >= WIDTH, other=0.0)
         tl.store(own + first % kept * (2 * WIDTH) + column, token + base)
     entry = first // RATIO + tl.program_id(0)
     if (entry + 1) * RATIO > length:
         return
     channel = tl.arange(0, DIM)[None, :]
-    new = projected_ptr + start.to(tl.int64) * (2 * WIDTH)
+    new = projected_ptr + start.to(tl.int64) * (row_stride4 * 4)
     highest = tl.full((DIM,), -1e30, tl.float32)
     weight = tl.zeros((DIM,), tl.float32)
     total = tl.zeros((DIM,), tl.float32)
@@ -147,7 +159,7 @@ def entries_kernel(
         seen = (position >= 0)[:, None]
         is_new = (position >= first)[:, None]
         half = tl.where(place < before, 0, WIDTH - DIM)[:, None] + channel
-        at_new = new + (position - first).to(tl.int64)[:, None] * (2 * WIDTH)
+        at_new = new + (position - first).to(tl.int64)[:, None] * (row_stride4 * 4)
         at_old = own + ((position + kept) % kept)[:, None] * (2 * WIDTH)
         at = tl.where(is_new, at_new, at_old) + half
         value = tl.load(at, mask=seen, other=0.0)
@@ -197,7 +209,7 @@ def entries_kernel(
 
 
 @triton.jit(
-    do_not_specialize=["first_seq", "tail_stride4", "width4", "kept", "ratio"],
+    do_not_specialize=["first_seq", "tail_stride4", "width4", "row_stride4", "kept", "ratio"],
     do_not_specialize_on_alignment=["rows_ptr", "query_start_ptr", "seq_lens_ptr"],
 )
 def keep_kernel(
@@ -210,6 +222,7 @@ def keep_kernel(
     first_seq,
     tail_stride4,
     width4,  # of a token's values and gates, in 16 bytes
+    row_stride4,
     kept,
     ratio,
     BLOCK: tl.constexpr,
@@ -227,7 +240,8 @@ def keep_kernel(
     column = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     gate = column - width // 2
     inside = column < width
-    token = tl.load(projected_ptr + (start + place).to(tl.int64) * width + column, mask=inside, other=0.0)
+    own = projected_ptr + (start + place).to(tl.int64) * (row_stride4 * 4)
+    token = tl.load(own + column, mask=inside, other=0.0)
     base = tl.load(base_ptr + position % ratio * (width // 2) + gate, mask=inside & (gate >= 0), other=0.0)
     target = tail_ptr + tl.load(rows_ptr + seq) * (tail_stride4 * 4) + position % kept * width + column
     tl.store(target, token + base, mask=inside)

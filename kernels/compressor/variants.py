@@ -51,7 +51,7 @@ def entries(arch: int, dtype: str, form: Form, decodes: bool) -> Variant:
         "compressor",
         f"{_MODULE}:entries_kernel",
         ("*fp32", "*fp32", f"*{TRITON_TYPES[dtype]}", "*fp32", "*fp32", *pages, "*i64", "*i32", "*i32", "*i32",
-         *("i32",) * 6, "fp32"),
+         *("i32",) * 7, "fp32"),
         {"DIM": KEY_DIM if form.keys else DIM, "ROPE": ROPE, "RATIO": form.ratio, "OVERLAP": form.overlap,
          "KEYS": form.keys, "MXFP4": form.mxfp4, "TOKENS": TOKENS, "DECODES": decodes},
         num_warps=8 if form.keys else 4,
@@ -62,6 +62,6 @@ def keep() -> Variant:
     return variant(
         "compressor",
         f"{_MODULE}:keep_kernel",
-        ("*fp32", "*fp32", "*fp32", "*i64", "*i32", "*i32", *("i32",) * 5),
+        ("*fp32", "*fp32", "*fp32", "*i64", "*i32", "*i32", *("i32",) * 6),
         {"BLOCK": COPIED},
     )

@@ -30,7 +30,7 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
 def _call(tokens: int, heads: int, dtype: torch.dtype, mxfp4: bool) -> Callable[..., list[Tensor]]:
     def run(index_query: Callable[..., Any], device: torch.device) -> list[Tensor]:
         query = randn((tokens, heads, DIM), dtype, device, seed=1)
-        weights = randn((tokens, heads), torch.float32, device, seed=2)
+        weights = randn((tokens, 32 + heads), torch.float32, device, seed=2)[:, 32:]
         cache = torch.zeros((1, 64 * key_bytes(DIM, mxfp4)), dtype=torch.uint8, device=device)
         positions = torch.tensor(POSITIONS, device=device)[1 : tokens + 1]
         codes, out = index_query(query, weights, positions, table(device), cache, mxfp4)

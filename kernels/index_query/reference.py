@@ -17,7 +17,7 @@ def index_query(
 
     Args:
         query: [T, heads, head_dim], contiguous; what it holds afterwards is undefined.
-        weights: [T, heads] float32.
+        weights: [T, heads] float32, rows strided.
         positions: [T], int64.
         cos_sin: [max_position, R].
         cache: where the keys are; in pages of bytes they are transformed and rounded, and so are the queries then.

@@ -33,28 +33,30 @@ def index_query(
         codes = torch.empty((tokens, heads * key_bytes(dim, mxfp4)), dtype=torch.uint8, device=query.device)
     else:
         codes = torch.empty(query.shape, dtype=torch.float8_e4m3fn, device=query.device)
-    out = torch.empty_like(weights)
+    out = weights.new_empty(tokens, heads)
     variant = _of(architecture(), str(query.dtype).removeprefix("torch."), mxfp4)
     kind = torch.uint8 if variant.arguments[4] == "*u8" else torch.float8_e4m3fn
     if tokens:
         launch(
             index_query_kernel, variant, (cdiv(tokens * heads, int(variant.options["ROWS"])),),
-            query, weights, positions, cos_sin, codes.view(kind), out, tokens, heads, heads**-0.5 * dim**-0.5,
+            query, weights, positions, cos_sin, codes.view(kind), out, tokens, heads, weights.stride(0),
+            heads**-0.5 * dim**-0.5,
         )  # fmt: skip
     return codes, out
 
 
 # Positions may begin anywhere in a longer tensor.
-@triton.jit(do_not_specialize=["tokens", "heads", "factor"], do_not_specialize_on_alignment=["positions_ptr"])
+@triton.jit(do_not_specialize=["tokens", "heads", "stride", "factor"], do_not_specialize_on_alignment=["positions_ptr"])
 def index_query_kernel(
     query_ptr,  # [tokens, heads, DIM]
-    weights_ptr,  # [tokens, heads] float32
+    weights_ptr,  # [tokens, heads] float32, rows strided
     positions_ptr,  # [tokens]
     cos_sin_ptr,  # [max_position, ROPE] float32
     codes_ptr,  # [tokens, heads, DIM], or of each token heads in MXFP4 and then their exponents
     out_ptr,  # [tokens, heads] float32
     tokens,
     heads,
+    stride,  # of the weights
     factor,
     DIM: tl.constexpr,
     ROPE: tl.constexpr,
@@ -69,7 +71,7 @@ def index_query_kernel(
     position = tl.load(positions_ptr + row // heads, mask=inside, other=0)[:, None]
     x = turned_last(given.to(tl.float32), cos_sin_ptr + position * ROPE, ROPE, BACK=False).to(given.dtype)
     x = transformed(x, DIM)
-    weight = tl.load(weights_ptr + row, mask=inside, other=0.0) * factor
+    weight = tl.load(weights_ptr + (row // heads).to(tl.int64) * stride + row % heads, mask=inside, other=0.0) * factor
     if MXFP4:
         of_token, head = (row // heads).to(tl.int64) * (heads * (DIM // 2 + DIM // 32)), row % heads
         codes, exponents = encoded_mxfp4(x, ROWS, DIM)

@@ -23,7 +23,7 @@ def of(arch: int, dtype: str, mxfp4: bool) -> Variant:
     return variant(
         "index_query",
         KERNEL,
-        (f"*{TRITON_TYPES[dtype]}", "*fp32", "*i64", "*fp32", codes, "*fp32", "i32", "i32", "fp32"),
+        (f"*{TRITON_TYPES[dtype]}", "*fp32", "*i64", "*fp32", codes, "*fp32", "i32", "i32", "i32", "fp32"),
         {"DIM": DIM, "ROPE": ROTARY, "ROWS": ROWS // 2 if mxfp4 else ROWS, "MXFP4": mxfp4},
         num_warps=8,
     )

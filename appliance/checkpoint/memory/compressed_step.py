@@ -44,13 +44,13 @@ def around_layers(config: ModelConfig, item: int) -> Iterator[tuple[int, ...]]:
 def attention(config: ModelConfig, mixer: CompressedAttention, item: int) -> Iterator[tuple[int, ...]]:
     """Of attention but that within its op."""
     of, dim = widths(config, item), config.head_dim
-    held = (of.streams, of.hidden, of.hidden, _INDEX_BYTES, (mixer.query_rank + dim) * item, mixer.query_rank * item)
+    held = (*_held(config, mixer, item), _WIDE * sum(mixer.projected(dim)))
     sizes = [dim] + ([mixer.indexing.head_dim] if mixer.indexing is not None else [])
     for size in sizes if mixer.ratio else ():
         projected = 2 * mixer.width(size) * _WIDE
-        # What is projected, the same with its base, behind the tail; the windows of entries; weights and products.
+        # What is projected with its base, and behind the tail; the windows of entries; weights and products.
         windows = projected if mixer.overlap else 0
-        yield *held, projected, projected, projected, windows, projected // 2, projected // 2
+        yield *held, projected, projected, windows, projected // 2, projected // 2
     if mixer.indexing is not None:
         index = mixer.indexing.num_heads * mixer.indexing.head_dim
         if item == _WIDE:
@@ -67,17 +67,23 @@ def attention(config: ModelConfig, mixer: CompressedAttention, item: int) -> Ite
 
 
 def projecting(config: ModelConfig, mixer: CompressedAttention, item: int) -> tuple[tuple[int, ...], int]:
-    """Bytes of a token where torch makes the product of a compressor, widening what it multiplies, and of the weight so
-    widened: that of entries is the largest."""
-    of, columns = widths(config, item), 2 * mixer.width(config.head_dim) if mixer.ratio else 0
-    latents = (mixer.query_rank + config.head_dim) * item, mixer.query_rank * item
-    held = (of.streams, of.hidden, of.hidden, _INDEX_BYTES, *latents)
-    return (*held, columns * _WIDE, config.hidden_size * _WIDE), columns * config.hidden_size * _WIDE
+    """Bytes of a token where torch projects it to what entries are made of, widening what it multiplies, and of the
+    weight so widened."""
+    columns = sum(mixer.projected(config.head_dim))
+    wide = config.hidden_size * _WIDE
+    return (*_held(config, mixer, item), columns * _WIDE, wide), columns * wide
 
 
 def attending(config: ModelConfig, mixer: CompressedAttention, item: int) -> tuple[int, ...]:
     """What is there while attention works, and the tokens that an indexer chose."""
     of = widths(config, item)
     chosen = 4 * mixer.indexing.top_k + 4 if mixer.indexing is not None else 0
-    held = (of.streams, of.hidden, of.hidden, _INDEX_BYTES, (mixer.query_rank + config.head_dim) * item)
-    return (*held, mixer.query_rank * item, of.query, of.query, config.head_dim * item, chosen)
+    held = (*_held(config, mixer, item), _WIDE * sum(mixer.projected(config.head_dim)))
+    return (*held, of.query, of.query, config.head_dim * item, chosen)
+
+
+def _held(config: ModelConfig, mixer: CompressedAttention, item: int) -> tuple[int, ...]:
+    """All through attention: streams, what it is given, and the latents."""
+    of = widths(config, item)
+    latents = (mixer.query_rank + config.head_dim) * item, mixer.query_rank * item
+    return (of.streams, of.hidden, of.hidden, _INDEX_BYTES, *latents)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -44,8 +44,16 @@ class CompressedAttention:
             )
         )  # fmt: skip
         self.out = linear_of(context, checkpoint.output(config, layer))
-        self.compressor = Compressor(context, layer, f"{at}compressor.", config.head_dim) if mixer.ratio else None
-        self.indexer = CompressedIndexer(context, layer, mixer.indexing, cos_sin) if mixer.indexing else None
+        self.compressor = self.indexer = None
+        if mixer.ratio:
+            # One product for all that makes entries of the hidden state: entries, keys and the weights of heads.
+            self._widths = mixer.projected(config.head_dim)
+            self._projection = context.empty(sum(self._widths), config.hidden_size)
+            own, *of_indexer = self._projection.split(self._widths)
+            self._project = context.float32_linear_for(self._projection)
+            self.compressor = Compressor(context, layer, f"{at}compressor.", config.head_dim, own)
+            if mixer.indexing is not None:
+                self.indexer = CompressedIndexer(context, layer, mixer.indexing, cos_sin, *of_indexer)
         self._at, self._cos_sin, self._kernels = at, cos_sin, context.kernels
         seen: tuple[int, ...] = ()
         if mixer.ratio:
@@ -60,8 +68,9 @@ class CompressedAttention:
         latent = self.query_norm(latent)
         compressed = None
         if self.compressor is not None:
-            self.compressor(x, batch, cache.tails[0], cache.pages[0], self._cos_sin)
-            chosen = None if self.indexer is None else self.indexer(x, latent, batch, cache)
+            own, *of_indexer = self._project(x).split(self._widths, dim=-1)
+            self.compressor(own, batch, cache.tails[0], cache.pages[0], self._cos_sin)
+            chosen = None if self.indexer is None else self.indexer(of_indexer, latent, batch, cache)
             compressed = Entries(cache.pages[0], mixer.ratio, chosen)
         query = self.query_from_latent(latent).unflatten(-1, (self._heads, -1))
         query, entry = kernels.window_entries(
@@ -102,14 +111,22 @@ class CompressedAttention:
 
 
 class Compressor:
-    """Makes an entry, or with `indexing` a key of that, of every few tokens, from products in float32."""
+    """Makes an entry, or with `indexing` a key of that, of every few tokens, from what `projection`
+    [2 * width, hidden] gives of these."""
 
     def __init__(
-        self, context: BuildContext, layer: int, at: str, dim: int, *, indexing: Indexing | None = None
+        self,
+        context: BuildContext,
+        layer: int,
+        at: str,
+        dim: int,
+        projection: Tensor,
+        *,
+        indexing: Indexing | None = None,
     ) -> None:
         config, mixer = context.config, checkpoint.mixer_of(context.config, layer)
         width = mixer.width(dim)
-        self.projection = context.empty(2 * width, config.hidden_size)  # values, then gates
+        self.projection = projection  # values, then gates
         self.norm = NormWeight(context, f"{at}norm", dim)
         base = context.empty(mixer.ratio, width, dtype=torch.float32)
         self._compression = Compression(
@@ -117,12 +134,12 @@ class Compressor:
             indexing is not None, indexing is not None and indexing.mxfp4,
         )  # fmt: skip
         self._at, self._width, self._dtype = at, width, context.dtype
-        self._project = context.float32_linear_for(self.projection)
         self._compress = context.kernels.at("compressor", dim, mixer.ratio).call
 
-    def __call__(self, x: Tensor, batch: ForwardBatch, tail: Tensor, pages: Tensor, cos_sin: Tensor) -> None:
+    def __call__(self, projected: Tensor, batch: ForwardBatch, tail: Tensor, pages: Tensor, cos_sin: Tensor) -> None:
+        """`projected` [T, 2 * width] in float32."""
         self._compress(
-            self._project(x),
+            projected,
             self._compression,
             batch.positions,
             cos_sin,
@@ -141,22 +158,34 @@ class Compressor:
 
 
 class CompressedIndexer:
-    """Chooses among compressed entries by keys that a compressor of its own makes."""
+    """Chooses among compressed entries by keys that a compressor of its own makes, of what `projection`
+    [2 * width, hidden] gives, and by what `weights` [heads, hidden] do."""
 
-    def __init__(self, context: BuildContext, layer: int, indexing: Indexing, cos_sin: Tensor) -> None:
+    def __init__(
+        self,
+        context: BuildContext,
+        layer: int,
+        indexing: Indexing,
+        cos_sin: Tensor,
+        projection: Tensor,
+        weights: Tensor,
+    ) -> None:
         config, self._at = context.config, f"{checkpoint.prefix(context.config, layer)}indexer."
         self._indexing, self._ratio = indexing, checkpoint.mixer_of(config, layer).ratio
         self.query = linear_of(context, checkpoint.index_query(config, layer))
-        self.weights = context.empty(indexing.num_heads, config.hidden_size)
-        self.compressor = Compressor(context, layer, f"{self._at}compressor.", indexing.head_dim, indexing=indexing)
+        self.weights = weights
+        at = f"{self._at}compressor."
+        self.compressor = Compressor(context, layer, at, indexing.head_dim, projection, indexing=indexing)
         self._cos_sin, self._kernels = cos_sin, context.kernels
-        self._weigh = context.float32_linear_for(self.weights)
 
-    def __call__(self, x: Tensor, query_latent: Tensor, batch: ForwardBatch, cache: CompressedCache) -> Chosen:
+    def __call__(
+        self, made: Sequence[Tensor], query_latent: Tensor, batch: ForwardBatch, cache: CompressedCache
+    ) -> Chosen:
+        """`made` is what its two weights give of the hidden state, in float32."""
+        projected, weights = made
         kernels, pages = self._kernels, cache.pages[1]
-        self.compressor(x, batch, cache.tails[1], pages, self._cos_sin)
+        self.compressor(projected, batch, cache.tails[1], pages, self._cos_sin)
         query = self.query(query_latent).unflatten(-1, (self._indexing.num_heads, -1))
-        weights = self._weigh(x)
         query, weights = kernels.index_query(
             query, weights, batch.positions, self._cos_sin, pages, self._indexing.mxfp4
         )
