@@ -50,7 +50,7 @@ class FewTile:
 
 
 # As the tiles of `kernels/linear`, with half the bytes of weights and so more of them for each processor.
-FEW: dict[int, FewTile] = {90: FewTile(64, 4, 5, True), 100: FewTile(64, 4, 5), 103: FewTile(64, 4, 5),
+FEW: dict[int, FewTile] = {90: FewTile(64, 4, 3, True), 100: FewTile(64, 4, 5), 103: FewTile(64, 4, 5),
                            120: FewTile(32, 4, 6), 121: FewTile(32, 4, 6)}  # fmt: skip
 
 # By the most tokens for which a tile is meant, where there is no kernel for few. The last one is for as many as fill
@@ -105,10 +105,10 @@ def tile_of(arch: int, tokens: int, outputs: int, groups: int = 1) -> Tile:
 
 
 def splits_of_few(tile: FewTile, outputs: int, inner: int, processors: int) -> int:
-    """Into how many parts the inner dimension is split: as few as give nearly every processor two programs. A part is
+    """Into how many parts the inner dimension is split: as few as give nearly every processor three programs. A part is
     at least four steps; none is empty."""
     blocks, steps = -(-outputs // tile.outputs), -(-inner // GROUP)
-    wanted = max(min(-(-9 * 2 * processors // (10 * blocks)), steps // 4, MOST_SPLITS_OF_FEW), 1)
+    wanted = max(min(-(-9 * 3 * processors // (10 * blocks)), steps // 4, MOST_SPLITS_OF_FEW), 1)
     return -(-steps // -(-steps // wanted))
 
 

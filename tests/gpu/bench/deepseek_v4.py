@@ -308,7 +308,7 @@ def tune_fp8(device: torch.device, ceilings: Ceilings) -> None:
     for name, call, read in products_in_fp8(device, 1):
         for tile, each in itertools.product(FEW_TILES, (1, 2, 3)):
             fp8_linear._plan_of_few.cache_clear()
-            counted = processors() * each // 2
+            counted = processors() * each // 3
             with (
                 mock.patch.dict(fp8_variants.FEW, {architecture(): tile}),
                 mock.patch.object(fp8_linear, "processors", lambda counted=counted: counted),
