@@ -6,7 +6,6 @@ import argparse
 import gc
 import os
 import platform
-import sys
 import traceback
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from appliance.engine.allocator import growing_segments
 from appliance.engine.heap import keep_memory
 from appliance.engine.heartbeat import Activity, Counters, Heartbeat
 from appliance.engine.link import CoreLink
-from appliance.engine.ranks import run_follower
+from appliance.engine.ranks import leave, run_follower
 
 # A core shares its machine with the front door, a console and a browser. Threads that spin at OpenMP's barriers then
 # burn the very time slices that the thread they wait for needs: with two busy cores a step took 114 ms spinning and 7
@@ -68,4 +67,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

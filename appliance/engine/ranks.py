@@ -7,6 +7,7 @@ cause.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -23,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 import msgspec
 
@@ -337,5 +338,19 @@ def run_follower(rank: int, pipe_fd: int, progress_fd: int, folder: Path, parent
         fatal = Fatal(exception=type(error).__name__, message=str(error), traceback=traceback.format_exc())
         with contextlib.suppress(OSError):
             pipe.send_bytes(msgspec.msgpack.encode(fatal))
-        os._exit(1)  # a library's thread may wait for the other ranks
-    os._exit(0)
+        leave(1)
+    return 0
+
+
+def leave(status: int) -> NoReturn:
+    """End this process, whatever the threads of libraries do; what they hold is not taken apart.
+
+    Taking the interpreter down while they live can abort the process. A thread of gloo's drops the tensor of the last
+    sum or broadcast some time after that has returned; it needs the GIL for it, and a Python before 3.14 that is being
+    taken down ends a thread that asks for the GIL, here in a destructor of C++. One of NCCL's may wait for other ranks.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            stream.flush()
+    os._exit(status)

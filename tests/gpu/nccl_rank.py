@@ -17,7 +17,7 @@ import torch
 from appliance.core_protocol import EngineConfig, PromptLogprobs
 from appliance.engine.core import prepare
 from appliance.engine.engine import Engine
-from appliance.engine.ranks import join
+from appliance.engine.ranks import join, leave
 from appliance.models.collectives import ALONE, Group
 from appliance.protocol import StepKind
 from tests.configured import engine_config
@@ -53,8 +53,8 @@ def main(ranks: str, rank: str, meeting: str, *folders: str) -> None:
     else:
         found = [_scores(config, texts) for config, texts in zip(configs, json.load(sys.stdin), strict=True)]
     growing = sum(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
-    print(json.dumps({"models": found, "growing_segments": growing}), flush=True)
-    os._exit(0)  # as ranks end: what they hold together is not taken apart
+    print(json.dumps({"models": found, "growing_segments": growing}))
+    leave(0)
 
 
 def _of_model(config: EngineConfig, group: Group) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from appliance.engine.engine import Engine
-from appliance.engine.ranks import join
+from appliance.engine.ranks import join, leave
 from tests.configured import engine_config
 from tests.parity.conftest import generate, prompts, tokens
 
@@ -23,6 +23,7 @@ def main(meeting: str, rank: str, *folders: str) -> None:
     _, group = join(configs[0], int(rank), place, lambda line: None)
     engines = (Engine(config, lambda phase: None, lambda line: None, group) for config in configs)
     print(json.dumps([greedy_tokens(engine) for engine in engines]))
+    leave(0)
 
 
 if __name__ == "__main__":

@@ -112,4 +112,5 @@ def test_two_gloo_processes_give_the_tokens_of_one(tmp_path):
         subprocess.Popen([*command, str(rank), *map(str, folders)], stdout=subprocess.PIPE, cwd=ROOT) for rank in (0, 1)
     ]
     said = [json.loads(process.communicate(timeout=120)[0]) for process in started]
+    assert [process.returncode for process in started] == [0, 0]
     assert said == [[greedy_tokens(make_engine(folder, **COPIES)) for folder in folders]] * 2
