@@ -4,13 +4,19 @@ slow happens on the other side, so it is started before anything is known about 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from appliance.engine_client.channel import CoreChannel
 from appliance.engine_process.child import Child
 
 CORE_COMMAND = (sys.executable, "-m", "appliance.engine")
+# A line of a profile that nothing has parsed yet, by itself or within the active one's file. One that says it in
+# another way has a core started in vain.
+_VLLM: Final = re.compile(rb"""^(?:  )?engine: *["']?vllm["']? *$""", re.MULTILINE)
 
 
 class NativeCore:
@@ -32,9 +38,20 @@ class NativeCore:
         self.channel.close()
 
 
-def start_ahead() -> NativeCore | None:
-    """A core before anything is known; None where no process could be started: the launch tries again, and tells."""
+def start_ahead(profile_file: Path) -> NativeCore | None:
+    """A core before anything is known; None where no process could be started: the launch tries again, and tells. None
+    as well where the profile plainly is one of vLLM's, whose own start the core's imports would only slow down."""
+    if _plainly_vllm(profile_file):
+        return None
     try:
         return NativeCore()
     except OSError:
         return None
+
+
+def _plainly_vllm(profile_file: Path) -> bool:
+    """False also of what cannot be read, or only once: whoever reads it for the launch says what is wrong with it."""
+    try:
+        return profile_file.is_file() and _VLLM.search(profile_file.read_bytes()) is not None
+    except OSError:
+        return False

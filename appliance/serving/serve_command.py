@@ -74,7 +74,7 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
 
     from appliance.engine_client.core import start_ahead
 
-    core = start_ahead()
+    core = start_ahead(profile_file or home.active_profile)
     from appliance.serving.server import Options, serve
 
     options = Options(home=home, host=host, allowed_origins=allowed, profile_file=profile_file, started=STARTED)
