@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from appliance.home import Home
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # As many test processes run as there are cores: the threads of a matrix product would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Hundreds of processes are started: a module is compiled once, and not in each of them, as images of Python have it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_collection_finish() -> None:
