@@ -1,14 +1,36 @@
-"""Triton's interpreter, patched where its results differ from a GPU's."""
+"""Triton's interpreter, patched where its results differ from a GPU's, and where it only takes time."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 import triton.language as tl
 from triton.runtime import interpreter
+
+
+@pytest.fixture(autouse=True)
+def _builtins_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each call from one function of Triton's to another, the interpreter looks through all members of its language
+    for those that it has to replace, sorted by name: a thousand times a kernel, and always the same ones."""
+
+    def patch_builtin(where, builder, scope):
+        for name in _builtins(where):
+            if tl.core.is_builtin(member := getattr(where, name)):  # and not replaced yet
+                interpreter._patch_attr(where, name, member, builder, scope)
+
+    monkeypatch.setattr(interpreter, "_patch_builtin", patch_builtin)
+
+
+@functools.cache
+def _builtins(where: ModuleType | type) -> list[str]:
+    """By name. Nothing is replaced when this is asked for the first time."""
+    return [name for name, member in inspect.getmembers(where) if tl.core.is_builtin(member)]
 
 
 @pytest.fixture(autouse=True)
