@@ -2,7 +2,7 @@
 # of each stage.
 #
 # Parts that change independently have stages of their own: the packages without torch (packages), torch (torch-cpu,
-# torch-cuda), the kernels (cast), our code (code). `pip --root` installs what a stage adds into a folder beside the
+# torch-cuda), the kernels (cast, cpu-kernels), our code (code). `pip --root` installs what a stage adds into a folder beside the
 # environment, and the images copy exactly that: after a code change a few megabytes are copied, nothing is installed
 # again, and the kernels are cast again only if something casting reads has changed.
 
@@ -155,6 +155,17 @@ RUN cd /layer/opt/venv/lib/python3*/site-packages \
  && $COMPILE -s /layer /layer
 
 
+# For processors, of every instruction set: the one that runs picks.
+FROM base AS cpu-kernels
+RUN apt-get update -q \
+ && apt-get install -y -q --no-install-recommends g++ \
+ && apt-get clean && rm -rf /var/lib/apt/lists/*
+WORKDIR /source
+COPY kernels/__init__.py kernels/
+COPY kernels/cpu kernels/cpu/
+RUN python3 -m kernels.cpu.build
+
+
 FROM packages AS code
 COPY . .
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /wheels . \
@@ -273,6 +284,7 @@ FROM engine-cuda-${CAST} AS engine-cuda
 
 FROM engine-${VARIANT} AS engine-files
 COPY --from=code /layer/opt/venv /opt/venv
+COPY --from=cpu-kernels /source/kernels/cpu/compiled /opt/venv/lib/python3.11/site-packages/kernels/cpu/compiled
 USER ingot-engine
 VOLUME /var/lib/ingot
 EXPOSE 8000

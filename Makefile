@@ -28,7 +28,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.run ## console and engine on this machine's CPU, with the bundled model
+run: $(VENV)/.run $(VENV)/.kernels ## console and engine on this machine's CPU, with the bundled model
 	@$(BIN)/ingot up
 
 test: $(VENV)/.dev ## every test, the browser's too
@@ -130,7 +130,13 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/.venv
 	$(call install,.)
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.venv
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.venv $(VENV)/.kernels
 	@echo "Installing Ingot and what its tests need into $(VENV): a minute or two, once."
 	$(call install,.[dev])
 	@touch $@ $(VENV)/.run
+
+# For this processor, in C++. Without a compiler, and where none can be had, torch computes instead, more slowly.
+$(VENV)/.kernels: kernels/cpu/build.py kernels/cpu/library.py $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h) | $(VENV)/.venv
+	@command -v "$${CXX:-c++}" >/dev/null || $(SUDO) apt-get install --yes --quiet g++ || true
+	@$(BIN)/python -m kernels.cpu.build || true
+	@touch $@

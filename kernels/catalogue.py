@@ -17,7 +17,7 @@ from kernels.deepseek_v4_ops import (
     MHC_PRE,
     WINDOW_ENTRIES,
 )
-from kernels.forms import FLASHINFER, FLOATS, HALVES, flashinfer, torch, triton
+from kernels.forms import FLASHINFER, FLOATS, HALVES, cpp, flashinfer, torch, triton
 from kernels.mla_attention import SHAPES
 from kernels.selection import Backend, Condition, Op
 
@@ -76,6 +76,7 @@ RMS_NORM = Op(
             ),
             modules="kernels.rms_norm.modules:modules",
         ),
+        cpp("kernels.rms_norm.cpp:rms_norm"),
         torch("kernels.rms_norm.reference:rms_norm"),
     ),
 )
@@ -91,6 +92,11 @@ ROTARY_CACHE = Op(
                 Condition("rotary_dim", multiple_of=16),
             ),
             variants="kernels.rotary_cache.variants:variants",
+        ),
+        cpp(
+            "kernels.rotary_cache.cpp:rotary_cache",
+            kv_cache_dtypes=("float32", "bfloat16"),
+            conditions=(Condition("rotary_dim", multiple_of=2),),
         ),
         torch("kernels.rotary_cache.reference:rotary_cache", captured=False),
     ),
@@ -117,6 +123,10 @@ GATED_ACTIVATION = Op(
             conditions=(Condition("gated_width", multiple_of=8),),
             variants="kernels.gated_activation.variants:variants",
         ),
+        cpp(
+            "kernels.gated_activation.cpp:gated_activation",
+            conditions=(Condition("activation", one_of=("silu", "gelu_tanh")),),
+        ),
         torch("kernels.gated_activation.reference:gated_activation"),
     ),
     needed=lambda context: context.dense_layers or context.shared_intermediate_size > 0,  # experts end with their own
@@ -138,6 +148,11 @@ PAGED_ATTENTION = Op(
             modules="kernels.paged_attention.modules:modules",
             preferred_on=((9, 0),),
             faults=(faults.FLASHINFER_PLANS_EACH_STEP,),
+        ),
+        cpp(
+            "kernels.paged_attention.cpp:paged_attention",
+            kv_cache_dtypes=("float32", "bfloat16"),
+            conditions=(Condition("head_dim", multiple_of=32), Condition("head_dim", at_most=256)),
         ),
         torch("kernels.paged_attention.reference:paged_attention", captured=False),
         *vllm.PAGED_ATTENTION,

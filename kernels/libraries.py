@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from importlib import metadata
 
+from kernels.cpu import library
+
 # The name that backends use -> the distribution's.
 DISTRIBUTIONS = {
     "triton": "triton",
@@ -18,11 +20,13 @@ DISTRIBUTIONS = {
 
 @cache
 def installed() -> dict[str, str]:
-    """Name -> version of those installed."""
+    """Name -> version of those installed; of the kernels in C++ their instruction set."""
     found = {}
     for name, distribution in DISTRIBUTIONS.items():
         try:
             found[name] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
+    if name := library.usable():
+        found[library.NAME] = name
     return found

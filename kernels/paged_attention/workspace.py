@@ -59,8 +59,17 @@ def _flashinfer(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     return ((modules.workspace_bytes(context),),)
 
 
+def _cpp(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
+    """Queries and sums of one head's chunk, and a block of its keys and values (`kernels/cpu/attention.cpp`). Each
+    thread has its own: less than a megabyte, of which the plan counts one."""
+    chunk, block = 64, 64
+    rows = min(step.num_tokens, chunk) * context.num_heads // context.num_kv_heads
+    return ((4 * rows * (2 * context.head_dim + 2) + 4 * 2 * block * context.head_dim,),)
+
+
 _BY_BACKEND: Final[Mapping[str, Callable[[Context, Step], tuple[tuple[int, ...], ...]]]] = {
     "torch": _torch,
+    "cpp": _cpp,
     "triton": _triton,
     "flashinfer": _flashinfer,
 }

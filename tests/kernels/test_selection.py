@@ -278,9 +278,9 @@ def test_what_was_chosen_is_bound_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("backends", "libraries", "reason"),
     [
-        ({"rms_norm": "cuda"}, {}, "triton, flashinfer, torch"),
+        ({"rms_norm": "cuda"}, {}, "triton, flashinfer, cpp, torch"),
         ({"norm": "torch"}, {}, "norm"),
-        ({"paged_attention": "flash-attn"}, {}, "triton, flashinfer, torch"),  # vLLM's
+        ({"paged_attention": "flash-attn"}, {}, "triton, flashinfer, cpp, torch"),  # vLLM's
         ({"rms_norm": "flashinfer"}, {}, "library flashinfer"),
         ({"rms_norm": "flashinfer"}, {"flashinfer": "0.1"}, r"0\.6\.13"),
         ({"rms_norm": "flashinfer"}, {"flashinfer": "9.9"}, "cannot be imported"),

@@ -1,0 +1,94 @@
+"""The compiled kernels: which there are, which one this processor can run, and its functions. Imports no torch."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+FOLDER: Final = HERE / "compiled"
+SOURCES: Final = tuple(sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")]))
+NAME: Final = "cpp-kernels"
+"""What backends call the library in their requirements, beside `kernels.libraries.DISTRIBUTIONS`."""
+
+# Options of the compiler and flags of the processor (as in /proc/cpuinfo), the best first.
+_X86: Final = {
+    "avx512-bf16": (
+        ("-march=x86-64-v4", "-mavx512bf16"),
+        ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"),
+    ),
+    "avx512": (("-march=x86-64-v4",), ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+    "avx2": (("-march=x86-64-v3",), ("avx2", "fma", "bmi2", "f16c")),
+}
+INSTRUCTION_SETS: Final = _X86 if platform.machine() in ("x86_64", "AMD64") else {}
+
+_INT, _FLOAT, _AT = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+_PARAMETERS: Final = {
+    "rms_norm": (_INT, *[_AT] * 4, _INT, _INT, _FLOAT, _FLOAT),
+    "gated_activation": (_INT, _AT, _AT, _INT, _INT, _INT, _FLOAT),
+    "rotary_cache": (
+        _INT, _AT, _AT, _AT, _INT, _INT, _INT, _AT, _AT, _INT, _AT, _AT, _AT, _INT, _INT, _INT, _INT, _AT, _AT, _FLOAT,
+        _FLOAT, _INT,
+    ),
+    "paged_attention": (
+        _INT, *[_AT] * 4, *[_INT] * 4, *[_AT] * 3, *[_INT] * 6, _FLOAT, _INT, _AT, _FLOAT, _INT,
+    ),
+}  # fmt: skip
+
+
+def library_path(name: str, folder: Path = FOLDER) -> Path:
+    """Where the library of that instruction set lies, compiled from the sources as they are."""
+    digest = hashlib.sha256()
+    for source in SOURCES:
+        digest.update(source.read_bytes())
+    return folder / f"{name}-{digest.hexdigest()[:12]}.so"
+
+
+@cache
+def usable() -> str:
+    """The instruction set of the best library that is there and that this processor can run; "" without one."""
+    return next((name for name in runnable() if library_path(name).exists()), "")
+
+
+def _flags() -> frozenset[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
+
+
+@cache
+def functions() -> ctypes.CDLL:
+    """Those of the best library, `ingot_rms_norm` and so on, with the types of their parameters.
+
+    Raises:
+        ImportError: there is none, or it cannot be opened.
+    """
+    name = usable()
+    if not name:
+        raise ImportError("the kernels for this processor are not compiled: python -m kernels.cpu.build")
+    return open_library(name)
+
+
+def open_library(name: str) -> ctypes.CDLL:
+    """That of an instruction set, see `functions`."""
+    path = library_path(name)
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"{path} cannot be opened: {error}") from error
+    for op, parameters in _PARAMETERS.items():
+        function = getattr(library, f"ingot_{op}")
+        function.argtypes, function.restype = parameters, None
+    return library
+
+
+def runnable() -> list[str]:
+    """The instruction sets that this processor has, the best first."""
+    has = _flags()
+    return [name for name, (_, needed) in INSTRUCTION_SETS.items() if has.issuperset(needed)]

@@ -1,0 +1,120 @@
+// Vectors of floats as wide as the registers of the processor that this is compiled for, and the two formats of tensors.
+// Plain vector extensions of GCC (12 and later) and Clang: one source for every instruction set.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace ingot {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#else
+constexpr int LANES = 8;
+#endif
+
+typedef float Floats __attribute__((vector_size(LANES * 4)));
+typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
+typedef uint32_t Words __attribute__((vector_size(LANES * 4)));
+typedef uint16_t Halves __attribute__((vector_size(LANES * 2)));
+
+// As in memory: at any address, and as any type.
+template <class To, class From>
+inline To as(const From& from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+template <class Vector>
+inline Vector load(const void* from) {
+    Vector vector;
+    std::memcpy(&vector, from, sizeof vector);
+    return vector;
+}
+
+template <class Vector>
+inline void store(void* to, const Vector& vector) {
+    std::memcpy(to, &vector, sizeof vector);
+}
+
+inline Floats all(float x) { return x - Floats{}; }
+
+// A maximum that keeps the first number where one of them is NaN.
+inline Floats larger(Floats a, Floats b) { return b > a ? b : a; }
+
+inline float sum(Floats x) {
+    float lanes[LANES];
+    store(lanes, x);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+    return lanes[0];
+}
+
+inline float largest(Floats x) {
+    float lanes[LANES];
+    store(lanes, x);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++)
+            if (lanes[i + width] > lanes[i]) lanes[i] = lanes[i + width];
+    return lanes[0];
+}
+
+// 2^x: the nearest whole power, times a polynomial (minimax on half a step to both sides, 2e-7). Below -126 it is 2^-126,
+// and NaN stays NaN.
+inline Floats power_of_two(Floats x) {
+    const Floats least = all(-126.0f), most = all(127.0f);
+    x = x < least ? least : x;
+    x = x > most ? most : x;
+    const Floats shift = all(12582912.0f);  // 1.5 * 2^23: a sum with it is rounded to a whole number
+    const Floats whole = (x + shift) - shift;
+    const Floats rest = x - whole;
+    Floats y = all(1.3333558e-3f);
+    y = y * rest + 9.6181291e-3f;
+    y = y * rest + 5.5504109e-2f;
+    y = y * rest + 2.4022651e-1f;
+    y = y * rest + 6.9314718e-1f;
+    y = y * rest + 1.0f;
+    const Ints exponent = (__builtin_convertvector(whole, Ints) + 127) << 23;
+    return y * as<Floats>(exponent);
+}
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+inline Floats sigmoid(Floats x) { return 1.0f / (1.0f + power_of_two(x * -LOG2_E)); }
+
+inline Floats hyperbolic_tangent(Floats x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
+
+// The formats: how a number lies in memory, and what it becomes when it is rounded there.
+
+struct Float32 {
+    typedef float Stored;
+    static float widen(Stored x) { return x; }
+    static Stored narrow(float x) { return x; }
+    static Floats widen(const Stored* from) { return load<Floats>(from); }
+    static void narrow(Stored* to, Floats x) { store(to, x); }
+    static Floats rounded(Floats x) { return x; }
+};
+
+struct BFloat16 {
+    typedef uint16_t Stored;
+    static float widen(Stored x) { return as<float>(static_cast<uint32_t>(x) << 16); }
+    static Stored narrow(float x) {  // to the nearest, of two to the even one
+        const uint32_t bits = as<uint32_t>(x);
+        return x != x ? 0x7fc0 : static_cast<Stored>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+    static Floats widen(const Stored* from) {
+        return as<Floats>(__builtin_convertvector(load<Halves>(from), Words) << 16);
+    }
+    static Words high_halves(Floats x) {
+        const Words bits = as<Words>(x);
+        const Words nearest = bits + 0x7fff + (bits >> 16 & 1);
+        return (x != x ? Words{} + 0x7fc00000u : nearest) >> 16;
+    }
+    static void narrow(Stored* to, Floats x) { store(to, __builtin_convertvector(high_halves(x), Halves)); }
+    static Floats rounded(Floats x) { return as<Floats>(high_halves(x) << 16); }
+};
+
+}  // namespace ingot
