@@ -285,6 +285,13 @@ LINEAR = Op(
             conditions=(Condition("row", multiple_of=16),),
             variants="kernels.linear.variants:variants",
         ),
+        cpp(
+            "kernels.linear.cpp:linear",
+            dtypes=("bfloat16",),
+            conditions=(Condition("row", multiple_of=2),),
+            cpu_features={"bfloat16": (("avx512_bf16", "avx512bw", "avx512vl", "avx512dq"),)},
+            prepare="kernels.linear.cpp:prepare",
+        ),
         Backend(
             "onednn",
             "kernels.linear.onednn:linear",

@@ -10,7 +10,7 @@ CPUINFO = Path("/proc/cpuinfo")
 # As the kernel calls the instructions: x86's two kinds, and ARM's.
 _BFLOAT16_FLAGS: Final = {"avx512_bf16", "amx_bf16", "bf16"}
 # The flags that backends in kernels/catalogue.py ask for.
-FEATURES: Final = frozenset({"avx512bw", "avx512vl", "avx512dq", "avx_ne_convert", "bf16"})
+FEATURES: Final = frozenset({"avx512_bf16", "avx512bw", "avx512vl", "avx512dq", "avx_ne_convert", "bf16"})
 _FIRST_BLOCK: Final = 16 * 1024
 # (implementer, part) of ARM's cores, which have no name in the file.
 _ARM_CORES: Final = {

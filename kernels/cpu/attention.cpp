@@ -9,89 +9,18 @@
 // products multiply pairs of bfloat16 and add them up in float32; the weights of the values are rounded for that. Anywhere
 // else, and of float32, all is in float32.
 #include <memory>
-#include <utility>
 #include <vector>
 
-#include "numbers.h"
+#include "products.h"
 #include "workers.h"
-
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
 
 namespace ingot {
 namespace {
 
 constexpr int KEYS = 64;  // of a block
-#if defined(__AVX512F__)
-constexpr int ROWS = 6, VECTORS = 4;  // of sums in registers
-#else
-constexpr int ROWS = 4, VECTORS = 2;
-#endif
-constexpr int COLUMNS = VECTORS * LANES;
 constexpr int CHUNK = 64;  // query tokens that go through a block together, while it is in the cache
 constexpr int MOST_DIMENSIONS = 256;
 constexpr float NOWHERE = -1e30f;  // a maximum before any key
-
-// What the products take: a step of a sum is one number, or two at once.
-
-template <class Format>
-struct Singles {
-    typedef float Step;
-    static constexpr int NUMBERS = 1;
-    static Floats add(Floats sums, Step a, Floats b) { return sums + a * b; }
-    static Floats steps(const typename Format::Stored* from) { return Format::widen(from); }
-    static Floats beside(const typename Format::Stored* const* rows, int at) { return Format::widen(rows[0] + at); }
-    static void weights(Step* to, const float* from) { std::memcpy(to, from, KEYS * sizeof *from); }
-};
-
-#if defined(__AVX512BF16__)
-struct Pairs {
-    typedef uint32_t Step;
-    static constexpr int NUMBERS = 2;
-    static Floats add(Floats sums, Step a, Floats b) {
-        return as<Floats>(_mm512_dpbf16_ps(as<__m512>(sums), as<__m512bh>(Words{} + a), as<__m512bh>(b)));
-    }
-    static Floats steps(const uint16_t* from) { return load<Floats>(from); }
-    static Floats beside(const uint16_t* const* rows, int at) {
-        const Words first = __builtin_convertvector(load<Halves>(rows[0] + at), Words);
-        const Words second = __builtin_convertvector(load<Halves>(rows[1] + at), Words);
-        return as<Floats>(first | second << 16);
-    }
-    static void weights(Step* to, const float* from) {
-        for (int i = 0; i < KEYS; i += LANES)
-            BFloat16::narrow(reinterpret_cast<uint16_t*>(to) + i, load<Floats>(from + i));
-    }
-};
-#endif
-
-// rows[r] . columns: sums[r][c] += a[r][k] * b[k][c] for `steps` k.
-template <class Math, int Count>
-inline void multiply(float* sums, int64_t sums_step, const typename Math::Step* a, int64_t a_step, const float* b,
-                     int64_t b_step, int steps) {
-    Floats held[Count][VECTORS];
-    for (int r = 0; r < Count; r++)
-        for (int v = 0; v < VECTORS; v++) held[r][v] = load<Floats>(sums + r * sums_step + v * LANES);
-    for (int k = 0; k < steps; k++) {
-        Floats columns[VECTORS];
-        for (int v = 0; v < VECTORS; v++) columns[v] = load<Floats>(b + k * b_step + v * LANES);
-        for (int r = 0; r < Count; r++)
-            for (int v = 0; v < VECTORS; v++) held[r][v] = Math::add(held[r][v], a[r * a_step + k], columns[v]);
-    }
-    for (int r = 0; r < Count; r++)
-        for (int v = 0; v < VECTORS; v++) store(sums + r * sums_step + v * LANES, held[r][v]);
-}
-
-template <class Math, int Count = ROWS>
-inline void multiply_rows(int count, float* sums, int64_t sums_step, const typename Math::Step* a, int64_t a_step,
-                          const float* b, int64_t b_step, int steps) {
-    if constexpr (Count > 0) {
-        if (count == Count)
-            multiply<Math, Count>(sums, sums_step, a, a_step, b, b_step, steps);
-        else
-            multiply_rows<Math, Count - 1>(count, sums, sums_step, a, a_step, b, b_step, steps);
-    }
-}
 
 struct Call {
     const void *query, *keys, *values;
@@ -129,23 +58,6 @@ struct Room {
     std::unique_ptr<float[]> keys;    // [steps][KEYS]
     std::unique_ptr<float[]> values;  // [KEYS / NUMBERS][width]
 };
-
-// Rows become columns: LANES rows of as many numbers of 32 bits, in halves, quarters and so on.
-template <int STEP, std::size_t... LANE>
-inline void exchange(Floats& a, Floats& b, std::index_sequence<LANE...>) {
-    const Floats first = __builtin_shufflevector(a, b, (LANE & STEP ? LANES + LANE - STEP : LANE)...);
-    const Floats second = __builtin_shufflevector(a, b, (LANE & STEP ? LANES + LANE : LANE + STEP)...);
-    a = first, b = second;
-}
-
-template <int STEP = LANES / 2>
-inline void transpose(Floats* rows) {
-    if constexpr (STEP > 0) {
-        for (int i = 0; i < LANES; i++)
-            if (!(i & STEP)) exchange<STEP>(rows[i], rows[i + STEP], std::make_index_sequence<LANES>());
-        transpose<STEP / 2>(rows);
-    }
-}
 
 template <class Format, class Math>
 void gather(const Room<Format, Math>& room, const typename Format::Stored* const* keys,
@@ -187,6 +99,19 @@ inline float weigh(float* scores, float& maximum, float& total, int64_t first, i
     const float kept = before == maximum ? 1.0f : power_of_two(all(before - maximum))[0];
     total = total * kept + sum(weights);
     return kept;
+}
+
+// What a block adds to the sums of some rows.
+template <class Math, int Count = ROWS>
+inline void add_rows(int count, float* sums, int64_t sums_step, const typename Math::Step* a, int64_t a_step, const float* b,
+                     int64_t b_step, int steps) {
+    if constexpr (Count > 0) {
+        if (count < Count) return add_rows<Math, Count - 1>(count, sums, sums_step, a, a_step, b, b_step, steps);
+        Tile<Math, Count> tile;
+        tile.each([&](int row, int column, Floats& held) { held = load<Floats>(sums + row * sums_step + column); });
+        tile.add(a, a_step, b, b_step, steps);
+        tile.each([&](int row, int column, Floats& held) { store(sums + row * sums_step + column, held); });
+    }
 }
 
 template <class Format, class Math>
@@ -231,8 +156,8 @@ void attend(const Call& call, int64_t sequence, int64_t kv_head, int64_t chunk) 
             float scores[ROWS][KEYS] = {};
             Step weights[ROWS][KEYS / Math::NUMBERS];
             for (int column = 0; column < KEYS; column += COLUMNS)
-                multiply_rows<Math>(count, &scores[0][column], KEYS, &room.queries[row * room.steps], room.steps,
-                                    &room.keys[column], KEYS, room.steps);
+                add_rows<Math>(count, &scores[0][column], KEYS, &room.queries[row * room.steps], room.steps,
+                               &room.keys[column], KEYS, room.steps);
             for (int i = 0; i < count; i++) {
                 const int64_t own = position + (row + i) / group;
                 const int64_t first = call.window ? own - call.window + 1 - block : 0;
@@ -241,11 +166,12 @@ void attend(const Call& call, int64_t sequence, int64_t kv_head, int64_t chunk) 
                                          call.scale, call.soft_cap);
                 if (kept != 1.0f)
                     for (int k = 0; k < room.width; k += LANES) store(sums + k, load<Floats>(sums + k) * kept);
-                Math::weights(weights[i], scores[i]);
+                for (int key = 0; key < KEYS; key += LANES)
+                    Math::narrow(reinterpret_cast<typename Math::Number*>(weights[i]) + key, load<Floats>(scores[i] + key));
             }
             for (int column = 0; column < room.width; column += COLUMNS)
-                multiply_rows<Math>(count, &room.sums[row * room.width + column], room.width, weights[0],
-                                    KEYS / Math::NUMBERS, &room.values[column], room.width, KEYS / Math::NUMBERS);
+                add_rows<Math>(count, &room.sums[row * room.width + column], room.width, weights[0],
+                               KEYS / Math::NUMBERS, &room.values[column], room.width, KEYS / Math::NUMBERS);
         }
     }
 
@@ -269,12 +195,6 @@ void run(const Call& call) {
     share(static_cast<int64_t>(parts.size()), static_cast<int>(call.threads),
           [&](int64_t i) { attend<Format, Math>(call, parts[i].sequence, parts[i].kv_head, parts[i].chunk); });
 }
-
-#if defined(__AVX512BF16__)
-typedef Pairs OfBFloat16;
-#else
-typedef Singles<BFloat16> OfBFloat16;
-#endif
 
 }  // namespace
 }  // namespace ingot

@@ -19,8 +19,8 @@ from kernels.cpu.library import FOLDER, INSTRUCTION_SETS, SOURCES, library_path
 
 # C++20 for atomics that wait. NaN and infinity stay what they are; products and sums may be fused.
 FLAGS: Final = (
-    "-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fPIC", "-shared",
-    "-pthread", "-static-libstdc++", "-static-libgcc", "-s",
+    "-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fPIC",
+    "-shared", "-pthread", "-static-libstdc++", "-static-libgcc", "-s",
 )  # fmt: skip
 INSTALLS_ONE: Final = "sudo apt-get install --yes g++"
 

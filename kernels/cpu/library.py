@@ -34,6 +34,8 @@ _PARAMETERS: Final = {
         _INT, _AT, _AT, _AT, _INT, _INT, _INT, _AT, _AT, _INT, _AT, _AT, _AT, _INT, _INT, _INT, _INT, _AT, _AT, _FLOAT,
         _FLOAT, _INT,
     ),
+    "pack": (_AT, _AT, _INT, _INT, _INT),
+    "linear": (*[_AT] * 4, *[_INT] * 5),
     "paged_attention": (
         _INT, *[_AT] * 4, *[_INT] * 4, *[_AT] * 3, *[_INT] * 6, _FLOAT, _INT, _AT, _FLOAT, _INT,
     ),
@@ -46,6 +48,20 @@ def library_path(name: str, folder: Path = FOLDER) -> Path:
     for source in SOURCES:
         digest.update(source.read_bytes())
     return folder / f"{name}-{digest.hexdigest()[:12]}.so"
+
+
+class _Threads:
+    count = 1
+
+
+def threads() -> int:
+    """On how many threads a call may compute, the caller's among them."""
+    return _Threads.count
+
+
+def use_threads(count: int) -> None:
+    """From now on, in this process."""
+    _Threads.count = count
 
 
 @cache
@@ -83,8 +99,9 @@ def open_library(name: str) -> ctypes.CDLL:
     except OSError as error:
         raise ImportError(f"{path} cannot be opened: {error}") from error
     for op, parameters in _PARAMETERS.items():
-        function = getattr(library, f"ingot_{op}")
-        function.argtypes, function.restype = parameters, None
+        if hasattr(library, f"ingot_{op}"):  # not all are of every instruction set
+            function = getattr(library, f"ingot_{op}")
+            function.argtypes, function.restype = parameters, None
     return library
 
 

@@ -89,7 +89,23 @@ inline Floats hyperbolic_tangent(Floats x) { return 2.0f * sigmoid(2.0f * x) - 1
 
 // The formats: how a number lies in memory, and what it becomes when it is rounded there.
 
-struct Float32 {
+template <class Format, class Stored>
+struct Some {  // at most LANES numbers
+    static Floats widen_some(const Stored* from, int64_t count) {
+        if (count >= LANES) return Format::widen(from);
+        Stored padded[LANES] = {};
+        std::memcpy(padded, from, count * sizeof *from);
+        return Format::widen(padded);
+    }
+    static void narrow_some(Stored* to, Floats x, int64_t count) {
+        if (count >= LANES) return Format::narrow(to, x);
+        Stored padded[LANES];
+        Format::narrow(padded, x);
+        std::memcpy(to, padded, count * sizeof *to);
+    }
+};
+
+struct Float32 : Some<Float32, float> {
     typedef float Stored;
     static float widen(Stored x) { return x; }
     static Stored narrow(float x) { return x; }
@@ -98,7 +114,7 @@ struct Float32 {
     static Floats rounded(Floats x) { return x; }
 };
 
-struct BFloat16 {
+struct BFloat16 : Some<BFloat16, uint16_t> {
     typedef uint16_t Stored;
     static float widen(Stored x) { return as<float>(static_cast<uint32_t>(x) << 16); }
     static Stored narrow(float x) {  // to the nearest, of two to the even one

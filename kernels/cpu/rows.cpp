@@ -5,8 +5,8 @@
 namespace ingot {
 namespace {
 
-// Row by row: `whole` vectors, then what is left of a row one number at a time through the same vector code.
-template <class Format, class Op>
+// Through `size` numbers, LANES at a time, and then what is left.
+template <class Op>
 inline void over(int64_t size, Op op) {
     int64_t i = 0;
     for (; i + LANES <= size; i += LANES) op(i, LANES);
@@ -14,33 +14,17 @@ inline void over(int64_t size, Op op) {
 }
 
 template <class Format>
-inline Floats read(const typename Format::Stored* from, int64_t count) {
-    if (count == LANES) return Format::widen(from);
-    typename Format::Stored padded[LANES] = {};
-    std::memcpy(padded, from, count * sizeof *from);
-    return Format::widen(padded);
-}
-
-template <class Format>
-inline void write(typename Format::Stored* to, Floats x, int64_t count) {
-    if (count == LANES) return Format::narrow(to, x);
-    typename Format::Stored padded[LANES];
-    Format::narrow(padded, x);
-    std::memcpy(to, padded, count * sizeof *to);
-}
-
-template <class Format>
 inline void normed(typename Format::Stored* to, const typename Format::Stored* from, const typename Format::Stored* weight,
                    int64_t size, float eps, float offset) {
     Floats squares = {};
-    over<Format>(size, [&](int64_t i, int64_t count) {
-        const Floats x = read<Format>(from + i, count);
+    over(size, [&](int64_t i, int64_t count) {
+        const Floats x = Format::widen_some(from + i, count);
         squares += x * x;
     });
     const float scale = 1.0f / std::sqrt(sum(squares) / size + eps);
-    over<Format>(size, [&](int64_t i, int64_t count) {
-        const Floats x = read<Format>(from + i, count) * scale, w = read<Format>(weight + i, count);
-        write<Format>(to + i, offset != 0 ? x * (w + offset) : Format::rounded(x) * w, count);
+    over(size, [&](int64_t i, int64_t count) {
+        const Floats x = Format::widen_some(from + i, count) * scale, w = Format::widen_some(weight + i, count);
+        Format::narrow_some(to + i, offset != 0 ? x * (w + offset) : Format::rounded(x) * w, count);
     });
 }
 
@@ -52,8 +36,8 @@ void rms_norm(void* out, const void* in, const void* weight, void* residual, int
         const Stored* from = static_cast<const Stored*>(in) + row * size;
         if (residual) {
             Stored* sums = static_cast<Stored*>(residual) + row * size;
-            over<Format>(size, [&](int64_t i, int64_t count) {
-                write<Format>(sums + i, read<Format>(sums + i, count) + read<Format>(from + i, count), count);
+            over(size, [&](int64_t i, int64_t count) {
+                Format::narrow_some(sums + i, Format::widen_some(sums + i, count) + Format::widen_some(from + i, count), count);
             });
             from = sums;
         }
@@ -74,12 +58,12 @@ void gated_activation(void* out, const void* in, int64_t rows, int64_t size, Act
     for (int64_t row = 0; row < rows; row++) {
         const Stored *gates = static_cast<const Stored*>(in) + row * 2 * size, *ups = gates + size;
         Stored* to = static_cast<Stored*>(out) + row * size;
-        over<Format>(size, [&](int64_t i, int64_t count) {
-            Floats gate = read<Format>(gates + i, count), up = read<Format>(ups + i, count);
+        over(size, [&](int64_t i, int64_t count) {
+            Floats gate = Format::widen_some(gates + i, count), up = Format::widen_some(ups + i, count);
             gate = gate > limit ? all(limit) : gate;
             up = up > limit ? all(limit) : up;
             up = up < -limit ? all(-limit) : up;
-            write<Format>(to + i, Format::rounded(activated(gate, activation)) * up, count);
+            Format::narrow_some(to + i, Format::rounded(activated(gate, activation)) * up, count);
         });
     }
 }
@@ -96,11 +80,11 @@ inline void turn(typename Format::Stored* head, const typename Format::Stored* t
         }
         return;
     }
-    over<Format>(half, [&](int64_t i, int64_t count) {
-        const Floats a = read<Format>(head + i, count), b = read<Format>(head + half + i, count);
-        const Floats cosine = read<Format>(table + i, count), sine = read<Format>(table + half + i, count);
-        write<Format>(head + i, a * cosine - b * sine, count);
-        write<Format>(head + half + i, b * cosine + a * sine, count);
+    over(half, [&](int64_t i, int64_t count) {
+        const Floats a = Format::widen_some(head + i, count), b = Format::widen_some(head + half + i, count);
+        const Floats cosine = Format::widen_some(table + i, count), sine = Format::widen_some(table + half + i, count);
+        Format::narrow_some(head + i, a * cosine - b * sine, count);
+        Format::narrow_some(head + half + i, b * cosine + a * sine, count);
     });
 }
 

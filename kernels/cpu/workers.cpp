@@ -1,46 +1,78 @@
 #include "workers.h"
 
 #include <atomic>
+#include <chrono>
+#include <mutex>
 #include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace ingot {
 namespace {
 
-// Sleeping threads, as many as any call has asked for. They are never joined: they end with the process.
+// How long a thread looks for work before it sleeps: from one op of a step to the next there is less.
+constexpr std::chrono::microseconds LOOKS{50};
+
+inline void relax() {
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+}
+
+template <class Value>
+void wait_while(const std::atomic<Value>& what, Value is) {
+    const auto end = std::chrono::steady_clock::now() + LOOKS;
+    while (what.load(std::memory_order_acquire) == is) {
+        for (int i = 0; i < 32; i++) relax();
+        if (std::chrono::steady_clock::now() > end) return what.wait(is, std::memory_order_acquire);
+    }
+}
+
+// Threads that take parts of whatever call there is, as many as any call has asked for. The caller never waits for one of
+// them to wake up, only for parts that were taken: a thread that gets no processor holds up nothing. They are never joined,
+// and end with the process.
 class Workers {
   public:
-    void run(int64_t parts, int helpers, const std::function<void(int64_t)>& part) {
-        for (; count_ < helpers; count_++) std::thread(&Workers::work, this, calls_.load()).detach();
-        part_ = &part;
-        parts_ = parts;
-        next_.store(0, std::memory_order_relaxed);
-        busy_.store(count_, std::memory_order_relaxed);
-        calls_.fetch_add(1, std::memory_order_release);
-        calls_.notify_all();
+    void run(uint32_t parts, int helpers, const std::function<void(int64_t)>& part) {
+        const std::lock_guard<std::mutex> one(calling_);
+        for (; count_ < helpers; count_++) std::thread(&Workers::work, this, call_.load()).detach();
+        part_.store(&part, std::memory_order_relaxed);
+        unfinished_.store(parts, std::memory_order_relaxed);
+        const uint32_t call = call_.load(std::memory_order_relaxed) + 1;
+        open_.store(uint64_t{call} << 32 | parts, std::memory_order_release);
+        call_.store(call, std::memory_order_release);
+        call_.notify_all();
         take();
-        for (int busy; (busy = busy_.load(std::memory_order_acquire)) != 0;) busy_.wait(busy);
+        for (uint32_t left; (left = unfinished_.load(std::memory_order_acquire)) != 0;) wait_while(unfinished_, left);
     }
 
   private:
+    // A part is taken by counting down the lower half of `open_`. Whoever has taken one knows that its call goes on, so that
+    // what belongs to the call can be read.
     void take() {
-        for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < parts_;) (*part_)(i);
-    }
-
-    void work(uint32_t seen) {
-        for (;;) {
-            calls_.wait(seen, std::memory_order_acquire);
-            seen = calls_.load(std::memory_order_acquire);
-            take();
-            if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+        uint64_t open = open_.load(std::memory_order_acquire);
+        while (static_cast<uint32_t>(open) != 0) {
+            if (!open_.compare_exchange_weak(open, open - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+            (*part_.load(std::memory_order_relaxed))(static_cast<uint32_t>(open) - 1);
+            if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+            open = open_.load(std::memory_order_acquire);
         }
     }
 
+    void work(uint32_t seen) {
+        for (;; take()) {
+            wait_while(call_, seen);
+            seen = call_.load(std::memory_order_acquire);
+        }
+    }
+
+    std::mutex calling_;
     int count_ = 0;
-    const std::function<void(int64_t)>* part_ = nullptr;
-    int64_t parts_ = 0;
-    std::atomic<int64_t> next_{0};
-    std::atomic<int> busy_{0};
-    std::atomic<uint32_t> calls_{0};
+    std::atomic<const std::function<void(int64_t)>*> part_{nullptr};
+    std::atomic<uint32_t> unfinished_{0}, call_{0};
+    std::atomic<uint64_t> open_{0};  // the number of the call, and its parts that nobody has taken
 };
 
 }  // namespace
@@ -52,7 +84,7 @@ void share(int64_t parts, int threads, const std::function<void(int64_t)>& part)
         return;
     }
     static Workers& workers = *new Workers;
-    workers.run(parts, helpers, part);
+    workers.run(static_cast<uint32_t>(parts), helpers, part);
 }
 
 }  // namespace ingot

@@ -6,8 +6,8 @@
 
 namespace ingot {
 
-// Calls part(0) ... part(parts - 1), on at most `threads` threads of which the caller's is one. Any order, all done at the
-// end. One caller at a time.
+// Calls part(0) ... part(parts - 1), in any order, on at most `threads` threads, of which the caller's is one. All are done
+// when it returns. Of several callers one waits for the other.
 void share(int64_t parts, int threads, const std::function<void(int64_t)>& part);
 
 }  // namespace ingot

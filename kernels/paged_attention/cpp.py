@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.cpu.library import functions
+from kernels.cpu.library import functions, threads
 from kernels.paged_attention.metadata import AttentionMetadata
 
 _attend = functions().ingot_paged_attention
@@ -32,6 +32,6 @@ def paged_attention(
         query.dtype is torch.bfloat16, query.data_ptr(), key_cache.data_ptr(), value_cache.data_ptr(), out.data_ptr(),
         query.stride(0), *key_cache.stride()[:3], starts.data_ptr(), metadata.seq_lens.data_ptr(), tables.data_ptr(),
         tables.stride(0), starts.shape[0] - 1, block_size, heads, kv_heads, head_dim, scale, sliding_window or 0,
-        None if sinks is None else sinks.data_ptr(), soft_cap or 0.0, torch.get_num_threads(),
+        None if sinks is None else sinks.data_ptr(), soft_cap or 0.0, threads(),
     )  # fmt: skip
     return out

@@ -384,4 +384,4 @@ def test_a_processor_without_the_instructions_of_a_backend_is_reported(tiny: dic
         assert (row.chosen, row.refusal) == (chosen, "")
         objected = [other.name for other in row.others if other.objections]
         assert ("onednn" in objected) == (chosen == "torch")
-        assert set(objected) <= {"onednn", "triton"}
+        assert set(objected) <= {"onednn", "triton", "cpp"}

@@ -19,6 +19,8 @@ from kernels.rms_norm import reference as norm_reference
 from kernels.rotary_cache import reference as rotary_reference
 
 pytestmark = pytest.mark.skipif(not library.usable(), reason="no kernels are compiled for this processor")
+if library.usable() == "avx512-bf16":
+    from kernels.linear import cpp as linear
 if library.usable():
     from kernels.gated_activation import cpp as activation
     from kernels.paged_attention import cpp as attention
@@ -37,6 +39,12 @@ def _instruction_set(request, monkeypatch):
     monkeypatch.setattr(norm, "_norm", opened.ingot_rms_norm)
     monkeypatch.setattr(activation, "_activate", opened.ingot_gated_activation)
     monkeypatch.setattr(rotary, "_turn", opened.ingot_rotary_cache)
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    yield
+    library.use_threads(1)
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -78,10 +86,14 @@ class Pages:
         """The last but so many tokens of one sequence taken away, and then its last token alone."""
         end = int(self.metadata.query_start_loc[row + 1]) - tokens
         one = AttentionMetadata(
-            query_lens=[1], context_lens=[self.metadata.context_lens[row] - tokens], num_decodes=1,
+            query_lens=[1],
+            context_lens=[self.metadata.context_lens[row] - tokens],
+            num_decodes=1,
             query_start_loc=torch.tensor([0, 1], dtype=torch.int32),
-            seq_lens=self.metadata.seq_lens[row, None] - tokens, block_tables=self.tables[row, None], slot_mapping=torch.zeros(1, dtype=torch.int64),
-        )  # fmt: skip
+            seq_lens=self.metadata.seq_lens[row, None] - tokens,
+            block_tables=self.tables[row, None],
+            slot_mapping=torch.zeros(1, dtype=torch.int64),
+        )
         query = self.query[end - 1, None]
         return end - 1, attention.paged_attention(query, *self.caches, one, query.shape[-1] ** -0.5)[0]
 
@@ -107,14 +119,11 @@ def test_a_token_gets_the_same_bits_alone_as_in_any_batch_and_chunk(dtype):
 
 def test_threads_change_no_bit():
     pages = Pages(QUERIES, CONTEXTS, 64, torch.bfloat16)
-    threads, found = torch.get_num_threads(), pages.run(attention.paged_attention)
-    try:
-        for count in (2, 5):
-            torch.set_num_threads(count)
-            for _ in range(20):
-                assert torch.equal(pages.run(attention.paged_attention), found)
-    finally:
-        torch.set_num_threads(threads)
+    found = pages.run(attention.paged_attention)
+    for count in (2, 5):
+        library.use_threads(count)
+        for _ in range(200):
+            assert torch.equal(pages.run(attention.paged_attention), found)
 
 
 def test_a_damaged_sequence_shows_and_its_neighbours_stay_whole():
@@ -173,11 +182,41 @@ def test_heads_are_normed_turned_and_kept_alike(dtype, normed, head_dim, turning
         heads = randn(4, 7, head_dim, dtype=dtype)
         query, key, value = heads.split((4, 2, 1), dim=1)
         key = key[:, :1]
-        caches = [torch.zeros((3, 4, 1, head_dim), dtype=dtype) for _ in "kv"]
-        function(query, key, value, positions, cos_sin, *caches, slots, norms, 1e-6, interleaved)
-        results.append((query, *caches))
+        keys, values = (torch.zeros((3, 4, 1, head_dim), dtype=dtype) for _ in "kv")
+        function(query, key, value, positions, cos_sin, keys, values, slots, norms, 1e-6, interleaved)
+        results.append((query, keys, values))
     for found, expected in zip(*reversed(results), strict=True):
         assert error(found, expected) <= TOLERANCES[dtype]
+
+
+@pytest.mark.skipif(library.usable() != "avx512-bf16", reason="this processor does not multiply pairs of bfloat16")
+class TestLinear:
+    @pytest.mark.parametrize(("outputs", "inputs"), [(64, 32), (100, 2), (130, 70), (640, 384), (64, 4096)])
+    @pytest.mark.parametrize("tokens", [1, 2, 5, 6, 7, 20])
+    @pytest.mark.parametrize("bias", [False, True])
+    def test_products_agree(self, outputs, inputs, tokens, bias):
+        x, weight = randn(tokens, inputs, dtype=torch.bfloat16), randn(outputs, inputs, dtype=torch.bfloat16, seed=1)
+        added = randn(outputs, dtype=torch.bfloat16, seed=2) if bias else None
+        expected = torch.nn.functional.linear(x.float(), weight.float(), None if added is None else added.float())
+        packed = linear.prepare(weight)
+        assert packed.shape == weight.shape
+        assert error(linear.linear(x, packed, added), expected) <= TOLERANCES[torch.bfloat16] / 2
+
+    def test_a_row_gets_the_same_bits_alone_as_in_any_batch_and_by_any_threads(self):
+        x, weight = randn(23, 384, dtype=torch.bfloat16), linear.prepare(randn(900, 384, dtype=torch.bfloat16))
+        found = linear.linear(x, weight)
+        for row in range(len(x)):
+            assert torch.equal(linear.linear(x[row, None], weight)[0], found[row])
+        library.use_threads(3)
+        for _ in range(200):
+            assert torch.equal(linear.linear(x, weight), found)
+
+    def test_an_activation_and_a_place_of_its_own(self):
+        x, weight = randn(5, 64, dtype=torch.bfloat16), randn(256, 64, dtype=torch.bfloat16, seed=1)
+        packed, out = linear.prepare(weight), torch.empty(5, 256, dtype=torch.bfloat16)
+        assert linear.linear(x, packed, out=out) is out
+        found = linear.linear(x, packed, None, "silu", 0.5, activation.gated_activation)
+        assert torch.equal(found, activation.gated_activation(out, "silu", 0.5))
 
 
 def test_building_again_does_nothing_and_what_is_stale_goes(tmp_path, monkeypatch):

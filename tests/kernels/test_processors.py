@@ -1,5 +1,5 @@
 """Processors with and without what oneDNN asks of them: which backend linear gets, and that the engine computes on both
-kinds in every format. The other kind is this processor with ONEDNN_MAX_CPU_ISA, which oneDNN reads once."""
+kinds in every format. The other kind is this processor with ONEDNN_MAX_CPU_ISA, which oneDNN reads once, and without the kernels in C++ that it could not run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from appliance.hardware.host import read_host
 from appliance.hardware.processor import FEATURES, read_processor
 from kernels.catalogue import LINEAR, OPS
+from kernels.cpu.library import NAME
 from kernels.selection import Context, choose
 from tests.tiny import write_checkpoint
 
@@ -34,9 +36,12 @@ RECORDED = {
 GENERATE = """
 import json, sys
 from pathlib import Path
+from kernels.cpu import library
 from kernels.linear import onednn
 from tests.parity.conftest import distribution, make_engine, prompts
 import torch
+if sys.argv[3] == "AVX2":
+    library.runnable = lambda: ["avx2"]
 engine = make_engine(Path(sys.argv[1]), dtype=sys.argv[2], kv_cache_dtype=sys.argv[2])
 found = distribution(engine, prompts(3, (9,))["r0"])
 print(json.dumps({"supports": onednn.supports(getattr(torch, sys.argv[2])), "logprobs": found.tolist()}))
@@ -56,7 +61,16 @@ def test_linear_gets_what_the_processor_can(tmp_path: Path, name: str) -> None:
         choice = choose(LINEAR, context(tmp_path, key, flags, dtype))
         assert choice.backend.name == backend, dtype
         refused = {verdict.backend for verdict in choice.verdicts if verdict.reason}
-        assert refused == ({"triton", "onednn"} if backend == "torch" else {"triton"})  # which is a GPU's
+        # The first is a GPU's, the second not compiled.
+        assert refused == {"triton", "cpp"} | ({"onednn"} if backend == "torch" else set())
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_kernels_that_are_compiled_multiply_where_pairs_can_be(tmp_path: Path, name: str) -> None:
+    key, flags, _ = RECORDED[name]
+    compiled = replace(context(tmp_path, key, flags, "bfloat16"), libraries={NAME: "avx2"})
+    assert (choose(LINEAR, compiled).backend.name == "cpp") == (name == "AMD EPYC 9354")
+    assert choose(LINEAR, replace(compiled, dtype="float32")).backend.name == "onednn"
 
 
 def test_a_processor_of_which_nothing_is_known_is_refused_nothing() -> None:
@@ -78,7 +92,11 @@ def test_every_flag_that_a_backend_asks_for_is_read() -> None:
 def run(folder: Path, dtype: str, isa: str | None) -> dict[str, Any]:
     environ = {name: value for name, value in os.environ.items() if name != LIMIT} | ({LIMIT: isa} if isa else {})
     done = subprocess.run(
-        [sys.executable, "-c", GENERATE, folder, dtype], env=environ, capture_output=True, text=True, check=False
+        [sys.executable, "-c", GENERATE, folder, dtype, isa or ""],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -202,7 +202,7 @@ class NativeFootprint:
     @property
     def _repacks(self) -> bool:
         """Whether weights take a layout of their kernel's own, each a new copy, when they are loaded."""
-        return self.backends.get("linear") == "onednn"
+        return self.backends.get("linear") in ("onednn", "cpp")
 
     @property
     def _second_head(self) -> int:
