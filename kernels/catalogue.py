@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kernels import faults
 from kernels import vllm_backends as vllm
 from kernels.context import Context
+from kernels.cpu.library import PRODUCTS
 from kernels.deepseek_v4_ops import (
     COMPRESSED_ATTENTION,
     COMPRESSOR,
@@ -290,6 +291,7 @@ LINEAR = Op(
             dtypes=("bfloat16",),
             conditions=(Condition("row", multiple_of=2),),
             cpu_features={"bfloat16": (("avx512_bf16", "avx512bw", "avx512vl", "avx512dq"),)},
+            libraries=(PRODUCTS,),
             prepare="kernels.linear.cpp:prepare",
         ),
         Backend(

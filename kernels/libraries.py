@@ -27,6 +27,4 @@ def installed() -> dict[str, str]:
             found[name] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-    if name := library.usable():
-        found[library.NAME] = name
-    return found
+    return found | library.found()

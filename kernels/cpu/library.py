@@ -14,6 +14,8 @@ FOLDER: Final = HERE / "compiled"
 SOURCES: Final = tuple(sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")]))
 NAME: Final = "cpp-kernels"
 """What backends call the library in their requirements, beside `kernels.libraries.DISTRIBUTIONS`."""
+PRODUCTS: Final = "cpp-products"
+"""The same for those of linear layers, which are only in the library of one instruction set."""
 
 # Options of the compiler and flags of the processor (as in /proc/cpuinfo), the best first.
 _X86: Final = {
@@ -76,6 +78,12 @@ def _flags() -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
+
+
+def found() -> dict[str, str]:
+    """What of `NAME` and `PRODUCTS` is usable here, with its instruction set."""
+    name = usable()
+    return {NAME: name} | ({PRODUCTS: name} if name == "avx512-bf16" else {}) if name else {}
 
 
 @cache

@@ -12,6 +12,7 @@ import torch
 
 from kernels.cases import TOLERANCES, error
 from kernels.cpu import build, library
+from kernels.fp8_linear.rounded import Rounded, rows_of
 from kernels.gated_activation import reference as activation_reference
 from kernels.paged_attention import reference as attention_reference
 from kernels.paged_attention.metadata import AttentionMetadata
@@ -150,11 +151,14 @@ def test_norms_agree(dtype, offset, size):
     x, weight = randn(7, size, dtype=dtype), randn(size, dtype=dtype, seed=1)
     sums, expected_sums = randn(7, size, dtype=dtype, seed=2), randn(7, size, dtype=dtype, seed=2)
     expected = norm_reference.rms_norm(x, weight, 1e-6, expected_sums, offset)
-    found = norm.rms_norm(x, weight, 1e-6, sums, offset)
+    found = rows_of(norm.rms_norm(x, weight, 1e-6, sums, offset))
     assert torch.equal(sums, expected_sums)
     assert error(found, expected) <= TOLERANCES[dtype] / 5
-    assert error(norm.rms_norm(x, weight, 1e-6), norm_reference.rms_norm(x, weight, 1e-6)) <= TOLERANCES[dtype] / 5
-    assert norm.rms_norm(x, weight, 1e-6, None, 0.0, True).values is None
+    expected = norm_reference.rms_norm(x, weight, 1e-6)
+    assert error(rows_of(norm.rms_norm(x, weight, 1e-6)), expected) <= TOLERANCES[dtype] / 5
+    rounded = norm.rms_norm(x, weight, 1e-6, None, 0.0, True)
+    assert isinstance(rounded, Rounded)
+    assert rounded.values is None
 
 
 @pytest.mark.parametrize("limit", [None, 0.5])

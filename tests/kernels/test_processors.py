@@ -1,5 +1,6 @@
 """Processors with and without what oneDNN asks of them: which backend linear gets, and that the engine computes on both
-kinds in every format. The other kind is this processor with ONEDNN_MAX_CPU_ISA, which oneDNN reads once, and without the kernels in C++ that it could not run."""
+kinds in every format. The other kind is this processor with ONEDNN_MAX_CPU_ISA, which oneDNN reads once, and with the
+kernels in C++ that such a one would run."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import pytest
 from appliance.hardware.host import read_host
 from appliance.hardware.processor import FEATURES, read_processor
 from kernels.catalogue import LINEAR, OPS
-from kernels.cpu.library import NAME
+from kernels.cpu.library import PRODUCTS
 from kernels.selection import Context, choose
 from tests.tiny import write_checkpoint
 
@@ -68,7 +69,7 @@ def test_linear_gets_what_the_processor_can(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_kernels_that_are_compiled_multiply_where_pairs_can_be(tmp_path: Path, name: str) -> None:
     key, flags, _ = RECORDED[name]
-    compiled = replace(context(tmp_path, key, flags, "bfloat16"), libraries={NAME: "avx2"})
+    compiled = replace(context(tmp_path, key, flags, "bfloat16"), libraries={PRODUCTS: "avx512-bf16"})
     assert (choose(LINEAR, compiled).backend.name == "cpp") == (name == "AMD EPYC 9354")
     assert choose(LINEAR, replace(compiled, dtype="float32")).backend.name == "onednn"
 
