@@ -28,8 +28,8 @@ from appliance.engine.heap import give_back, keep_objects
 from appliance.engine.heartbeat import Activity, Counters
 from appliance.engine.link import CoreLink
 from appliance.engine.ranks import Followers, NoFollowers, RankProcesses, Turn, join, seeded
+from appliance.engine.threads import share_cores
 from appliance.models.collectives import ALONE, Group
-from kernels.cpu.library import use_threads
 from kernels.seal import seal
 
 IDLE_WAIT_S = 1.0
@@ -83,10 +83,7 @@ class Core:
 
 def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
     """Wait for the configuration, load, and generate until stopped. `totals[0]` is kept current."""
-    # Leave one CPU to the front door: a compute thread that waits for it would delay all the others.
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max(cores - 1, 1))
-    use_threads(int(os.environ.get("INGOT_T", cores)))
+    share_cores()
     activity.enter("waiting for its configuration")
     config = _configuration(link)
     if config is None:

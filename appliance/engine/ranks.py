@@ -273,6 +273,7 @@ def join(
     import torch
 
     from appliance.engine.peer_memory import open_shared
+    from appliance.engine.threads import share_cores
     from appliance.models.collectives import Distributed
     from kernels.binding import bind
 
@@ -280,8 +281,7 @@ def join(
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     on_gpu = config.device != "cpu"
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max((cores - 1) // config.ranks, 1))
+    share_cores(config.ranks)
     device = torch.device("cuda", rank) if on_gpu else None
     if device is not None:
         torch.cuda.set_device(device)

@@ -96,7 +96,8 @@ class Pages:
             slot_mapping=torch.zeros(1, dtype=torch.int64),
         )
         query = self.query[end - 1, None]
-        return end - 1, attention.paged_attention(query, *self.caches, one, query.shape[-1] ** -0.5)[0]
+        keys, values = self.caches
+        return end - 1, attention.paged_attention(query, keys, values, one, query.shape[-1] ** -0.5)[0]
 
 
 @pytest.mark.parametrize("options", [{}, {"sliding_window": 70}, {"sinks": randn(6)}, {"soft_cap": 5.0}], ids=str)
