@@ -143,7 +143,8 @@ class Bench:
         subprocess.run(command, env=self._variables(self._folder / "cold"), check=True)
 
     def _new_files(self, home: Path) -> list[str]:
-        packed = {file.path for file in read_pack(self._pack).pack.files}
+        """That are not the pack's, if there is one by now."""
+        packed = {file.path for file in read_pack(self._pack).pack.files} if self._pack.exists() else set()
         return sorted(str(path) for caches in (home / "caches").glob("vllm*") for path in _files(caches)
                       if str(path) not in packed)  # fmt: skip
 
