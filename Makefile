@@ -19,6 +19,7 @@ define install
 endef
 
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
+QUIETLY := $(if $(SUDO),$(SUDO) --non-interactive)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-architectures test-clients test-containers test-flashinfer test-vllm test-vllm-image lint format bench-start bench-cpu \
@@ -135,8 +136,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.venv $(VENV)/.kernels
 	$(call install,.[dev])
 	@touch $@ $(VENV)/.run
 
-# For this processor, in C++. Without a compiler, and where none can be had, torch computes instead, more slowly.
+# For this processor, in C++. Without a compiler, and where none can be had without asking, torch computes, more slowly.
 $(VENV)/.kernels: kernels/cpu/build.py kernels/cpu/library.py $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h) | $(VENV)/.venv
-	@command -v "$${CXX:-c++}" >/dev/null || $(SUDO) apt-get install --yes --quiet g++ || true
+	@command -v "$${CXX:-c++}" >/dev/null || { echo "Installing a C++ compiler, for the kernels of this processor: half a minute, once."; \
+		$(QUIETLY) apt-get update -qq && $(QUIETLY) apt-get install --yes -qq --no-install-recommends g++ >/dev/null; } || true
 	@$(BIN)/python -m kernels.cpu.build || true
 	@touch $@
