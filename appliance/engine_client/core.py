@@ -12,11 +12,13 @@ from typing import Final
 
 from appliance.engine_client.channel import CoreChannel
 from appliance.engine_process.child import Child
+from appliance.given_file import read_given
 
 CORE_COMMAND = (sys.executable, "-m", "appliance.engine")
 # A line of a profile that nothing has parsed yet, by itself or within the active one's file. One that says it in
 # another way has a core started in vain.
 _VLLM: Final = re.compile(rb"""^(?:  )?engine: *["']?vllm["']? *$""", re.MULTILINE)
+_LONGEST: Final = 256 * 1024  # bytes of a profile, as `profile.text` has it, whose import would delay the core
 
 
 class NativeCore:
@@ -50,8 +52,9 @@ def start_ahead(profile_file: Path) -> NativeCore | None:
 
 
 def _plainly_vllm(profile_file: Path) -> bool:
-    """False also of what cannot be read, or only once: whoever reads it for the launch says what is wrong with it."""
+    """False also of what cannot be read, only once, or not as a profile, as weights: whoever reads it for the launch
+    says what is wrong with it."""
     try:
-        return profile_file.is_file() and _VLLM.search(profile_file.read_bytes()) is not None
+        return profile_file.is_file() and _VLLM.search(read_given(profile_file, _LONGEST)) is not None
     except OSError:
         return False

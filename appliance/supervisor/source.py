@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 
+from appliance.given_file import read_given
 from appliance.home import Home
 from appliance.profile import document as documents
 from appliance.profile.active import bundled_profile, read_active
 from appliance.profile.schema import ProfileError
+from appliance.profile.text import MAX_BYTES
 from appliance.protocol import Finding, Fix, Severity
 
 
@@ -31,7 +33,8 @@ def read_source(home: Home, file: Path | None) -> Source:
     asked = sys.stdin is not None and sys.stdin.isatty()
     try:
         if file is not None:
-            return Source(launch=home.new_launch_id(), document=documents.parse(file.read_bytes()), asked=asked)
+            document = documents.parse(read_given(file, MAX_BYTES))
+            return Source(launch=home.new_launch_id(), document=document, asked=asked)
         active = read_active(home)
     except ProfileError as error:
         problems = [_finding(p.field, p.value, p.message, p.remedy) for p in error.problems]

@@ -49,3 +49,13 @@ def test_a_profile_that_can_be_read_only_once_is_left_to_the_launch(tmp_path: Pa
     started = start_ahead(pipe)
     assert started is not None
     started.kill()
+
+
+def test_a_file_that_is_no_profile_is_not_read_whole(tmp_path: Path) -> None:
+    """As weights, by a slip."""
+    file = tmp_path / "model.safetensors"
+    file.touch()
+    os.truncate(file, 1 << 40)  # of zeros, for which there is no memory
+    started = start_ahead(file)
+    assert started is not None
+    started.kill()
