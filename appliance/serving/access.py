@@ -7,6 +7,7 @@ the API, unless the site has opted out.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -106,9 +107,11 @@ class Access:
         """A key or the console's token if keys are required; otherwise anyone but other sites' pages and those who show
         a key that was revoked. Clients that need some key send a made-up one, which counts as none."""
         shown = _bearer(connection) or _anthropic_key(connection)
-        if shown is not None and self._is_token(shown):
-            _accept(connection, CONSOLE)
-            return
+        if shown is not None:
+            with contextlib.suppress(OSError):  # whoever has a key needs no token
+                if self._is_token(shown):
+                    _accept(connection, CONSOLE)
+                    return
         known = self._known_keys()
         shown_digest = _digest(shown) if shown is not None else ""
         if (key_id := known.ids.get(shown_digest)) is not None:
@@ -135,10 +138,18 @@ class Access:
     def require_token(self, connection: Connection) -> None:
         """The console's token, always."""
         shown = _bearer(connection)
-        if shown is None or not self._is_token(shown):
+        try:
+            if shown is not None and self._is_token(shown):
+                return
+        except OSError as error:
             raise _unauthorized(
-                "Only the console may call this. Send its token in the header `Authorization: Bearer TOKEN`."
-            )
+                f"active/console-token.sha256 cannot be read ({error.strerror}), so the console's token cannot be "
+                "checked. Restart the console.",
+                "token_unreadable",
+            ) from None
+        raise _unauthorized(
+            "Only the console may call this. Send its token in the header `Authorization: Bearer TOKEN`."
+        )
 
     def refuse_foreign_page(self, connection: Connection) -> None:
         """A web page open in somebody's browser here must not use an API that requires no key, not even under a name of
@@ -175,6 +186,7 @@ class Access:
             ) from None
 
     def _is_token(self, shown: str) -> bool:
+        """Raises OSError if the token's file cannot be read."""
         known = (self._token_digest.read() or b"").strip()
         return bool(known) and hmac.compare_digest(_digest(shown).encode(), known)
 

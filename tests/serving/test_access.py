@@ -114,6 +114,20 @@ def test_a_file_that_may_not_be_read_lets_nobody_in(door: Door, keys: None, door
     door_home.api_keys.write_text("{}")
 
 
+def test_a_token_that_may_not_be_read_leaves_keys_alone(door: Door, keys: None, door_home: Home) -> None:
+    door_home.front_door_digest.unlink()
+    door_home.front_door_digest.mkdir()
+    answers = [
+        door.http.get("/v1/models", headers=bearer("secret-1")),
+        door.http.get("/v1/models", headers=bearer("console-secret")),
+        door.http.post("/appliance/drain", json={"within_s": 60}, headers=bearer("console-secret")),
+    ]
+    door_home.front_door_digest.rmdir()
+    door_home.front_door_digest.touch()
+    assert [answer.status_code for answer in answers] == [200, 401, 401]
+    assert [answer.json()["error"]["code"] for answer in answers[1:]] == ["invalid_api_key", "token_unreadable"]
+
+
 def test_keys_count_but_are_not_required_while_the_switch_is_off(door: Door, keys: None, door_home: Home) -> None:
     """A client with any key, or none, is let in, and a web page of another site only with a valid one."""
     door_home.api_keys.write_text(json.dumps({"required": False, "keys": [ROW]}))
