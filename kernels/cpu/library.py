@@ -37,7 +37,7 @@ _PARAMETERS: Final = {
         _FLOAT, _INT,
     ),
     "pack": (_AT, _AT, _INT, _INT, _INT),
-    "linear": (*[_AT] * 4, *[_INT] * 5),
+    "linear": (*[_AT] * 4, *[_INT] * 6),
     "paged_attention": (
         _INT, *[_AT] * 4, *[_INT] * 4, *[_AT] * 3, *[_INT] * 6, _FLOAT, _INT, _AT, _FLOAT, _INT,
     ),

@@ -32,7 +32,8 @@ struct Product {
     const uint16_t* in;
     const float* panels;
     const uint16_t* bias;
-    uint16_t* out;
+    void* out;
+    bool wide;  // `out` is in float32 and takes the sums as they are
     int64_t in_step, tokens, outputs, inputs;
 
     template <int Count>
@@ -44,7 +45,11 @@ struct Product {
         tile.each([&](int row, int column, Floats& sums) {
             if (column >= left) return;
             if (bias) sums += BFloat16::widen_some(bias + first + column, left - column);
-            BFloat16::narrow_some(out + (token + row) * outputs + first + column, sums, left - column);
+            const int64_t at = (token + row) * outputs + first + column;
+            if (wide)
+                Float32::narrow_some(static_cast<float*>(out) + at, sums, left - column);
+            else
+                BFloat16::narrow_some(static_cast<uint16_t*>(out) + at, sums, left - column);
         });
     }
 
@@ -82,12 +87,12 @@ void ingot_pack(void* packed, const void* weight, int64_t outputs, int64_t input
     });
 }
 
-// `in` [tokens, inputs], `in_step` numbers between two of them; `out` [tokens, outputs]; `bias` [outputs] or null.
-void ingot_linear(const void* in, const void* packed, const void* bias, void* out, int64_t in_step, int64_t tokens,
-                  int64_t outputs, int64_t inputs, int64_t threads) {
+// `in` [tokens, inputs], `in_step` numbers between two of them; `out` [tokens, outputs], in float32 if `wide`; `bias`
+// [outputs] or null.
+void ingot_linear(const void* in, const void* packed, const void* bias, void* out, int64_t wide, int64_t in_step,
+                  int64_t tokens, int64_t outputs, int64_t inputs, int64_t threads) {
     const Product product = {static_cast<const uint16_t*>(in),   static_cast<const float*>(packed),
-                             static_cast<const uint16_t*>(bias), static_cast<uint16_t*>(out),
-                             in_step, tokens, outputs, inputs};
+                             static_cast<const uint16_t*>(bias), out, wide != 0, in_step, tokens, outputs, inputs};
     const int64_t panels = panels_of(outputs);
     const int64_t together = (FEW_NUMBERS + COLUMNS * inputs - 1) / (COLUMNS * inputs);
     share((panels + together - 1) / together, static_cast<int>(threads), [&](int64_t part) {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from kernels.cpu.library import functions, threads
 from kernels.gated_activation.reference import gated_activation
+from kernels.linear import reference
 
 _pack, _multiply = functions().ingot_pack, functions().ingot_linear
 PANEL = 64
@@ -15,11 +17,11 @@ PANEL = 64
 
 
 def prepare(weight: Tensor) -> Tensor:
-    """A copy of `weight` [O, I], I even, of the same shape, with its numbers in the order in which `linear` reads them;
-    behind them are those of rows that make the last panel whole."""
+    """A copy of `weight` [O, I], I even: pairs of its numbers as int32 [O, I / 2], in the order in which `linear` reads
+    them. Behind them lie those of rows that make the last panel whole."""
     weight = weight.contiguous()
     outputs, inputs = weight.shape
-    packed = weight.new_empty(-(-outputs // PANEL) * PANEL, inputs)
+    packed = weight.new_empty((-(-outputs // PANEL) * PANEL, inputs // 2), dtype=torch.int32)
     _pack(packed.data_ptr(), weight.data_ptr(), outputs, inputs, threads())
     return packed[:outputs]
 
@@ -33,12 +35,14 @@ def linear(
     activate: Callable[..., Tensor] = gated_activation,
     out: Tensor | None = None,
 ) -> Tensor:
-    """As `reference.linear`, of bfloat16; `weight` comes from `prepare`."""
+    """As `reference.linear`, of bfloat16; `weight` may have gone through `prepare`."""
+    if weight.dtype is not torch.int32:
+        return reference.linear(x, weight, bias, activation, limit, activate, out)
     x = x.contiguous()
     (tokens, inputs), outputs = x.shape, weight.shape[0]
     product = x.new_empty((tokens, outputs)) if out is None else out
     _multiply(
-        x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), product.data_ptr(), x.stride(0),
-        tokens, outputs, inputs, threads(),
+        x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), product.data_ptr(),
+        product.dtype is torch.float32, x.stride(0), tokens, outputs, inputs, threads(),
     )  # fmt: skip
     return activate(product, activation, limit) if activation else product

@@ -204,7 +204,7 @@ class TestLinear:
         added = randn(outputs, dtype=torch.bfloat16, seed=2) if bias else None
         expected = torch.nn.functional.linear(x.float(), weight.float(), None if added is None else added.float())
         packed = linear.prepare(weight)
-        assert packed.shape == weight.shape
+        assert torch.equal(linear.linear(x, weight, added), torch.nn.functional.linear(x, weight, added))
         assert error(linear.linear(x, packed, added), expected) <= TOLERANCES[torch.bfloat16] / 2
 
     def test_a_row_gets_the_same_bits_alone_as_in_any_batch_and_by_any_threads(self):
@@ -220,6 +220,9 @@ class TestLinear:
         x, weight = randn(5, 64, dtype=torch.bfloat16), randn(256, 64, dtype=torch.bfloat16, seed=1)
         packed, out = linear.prepare(weight), torch.empty(5, 256, dtype=torch.bfloat16)
         assert linear.linear(x, packed, out=out) is out
+        sums = linear.linear(x, packed, out=torch.empty(5, 256))
+        assert torch.equal(sums.bfloat16(), out)
+        assert error(sums, x.float() @ randn(256, 64, dtype=torch.bfloat16, seed=1).float().t()) < 1e-6
         found = linear.linear(x, packed, None, "silu", 0.5, activation.gated_activation)
         assert torch.equal(found, activation.gated_activation(out, "silu", 0.5))
 
