@@ -96,6 +96,8 @@ def check_chat(fields: ChatFields, ignored: Ignored) -> CheckedChat:
     efforts = {"reasoning_effort": fields.reasoning_effort, "reasoning.effort": reasoning.effort}
     for param, effort in efforts.items():
         check_effort(effort, param)
+    templates = given.get("reasoning_effort")
+    only({**efforts, "chat_template_kwargs.reasoning_effort": templates if isinstance(templates, str) else None})
     switches = {"enable_thinking": fields.enable_thinking, "reasoning.enabled": reasoning.enabled}
     use = check_tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls, ignored)
     asked = fields.asked_max_tokens

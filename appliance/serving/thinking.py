@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from appliance.serving.asked import Asked, only
+from appliance.serving.asked import Asked, contradiction, only
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import Ignored, shown
 from appliance.thinking_budget import ThinkingBudget, ThinkingSection
@@ -57,8 +57,11 @@ def thinking_variables(
 ) -> dict[str, Any]:
     """Variables for the template, beside those that were `given` for it.
 
-    Clients send an effort to every model: where the template reads nothing of the kind, the field is ignored.
+    Clients send an effort to every model: where the template reads nothing of the kind, or the model is not to reason,
+    the field is ignored. Raises ApiError where it is to reason without any effort.
     """
+    if effort is not None and enabled is not None and enabled.value and effort.value in OFF:
+        raise contradiction(effort, enabled)
     reads = template.variables
     on = _wanted(effort, enabled)
     variables: dict[str, Any] = {}
@@ -66,9 +69,11 @@ def thinking_variables(
         variables = {switch: on for switch in SWITCHES if switch in reads}
     if effort is not None and "reasoning_effort" in reads and (on or not variables):
         variables["reasoning_effort"] = template.nearest_effort(effort.value)
-    for asked in (effort, enabled):
-        if asked is not None and not variables:
-            ignored.add_unused(asked.param)
+    off = enabled is not None and not enabled.value
+    if effort is not None and (not variables or (off and effort.value not in OFF)):
+        ignored.add_unused(effort.param)
+    if enabled is not None and not variables:
+        ignored.add_unused(enabled.param)
     return {**variables, **given}
 
 

@@ -131,6 +131,11 @@ def test_anthropics_and_the_responses_api_have_it(url: str, thoughtless: str) ->
         ({"reasoning": {"effort": "frob"}}, "reasoning.effort"),
         ({"thinking_budget": 5, "reasoning": {"max_tokens": 6}}, "reasoning.max_tokens"),
         ({"reasoning_effort": "low", "reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"reasoning_effort": "none", "enable_thinking": True}, "enable_thinking"),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
+            "chat_template_kwargs.reasoning_effort",
+        ),
         ({"enable_thinking": True, "reasoning": {"enabled": False}}, "reasoning.enabled"),
         (
             {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}},

@@ -99,7 +99,7 @@ class Gate:
         names = {**known, swapper.running: None}
         model = model_named(named.model, names, tagged=path in OLLAMA) or named.model
         check_name(model, *filter(None, names))
-        if model == swapper.running or model not in known:
+        if swapper.lets_in(model) or model not in known:
             return model
         own_server = engine_named(known[model].engine).own_server
         if path in COUNTS:
@@ -125,9 +125,9 @@ class Gate:
         await check_readable(path, body, asker, self._grammars, read_formats, strict=startable.strict_requests)
 
     def _must_start(self, model: str, known: Mapping[str, Startable]) -> bool:
-        """Whether a request for it makes the running one give way to a native engine."""
+        """Whether a request for it waits for a native engine, which is still to start or does so already."""
         native = model in known and not engine_named(known[model].engine).own_server
-        return native and model != self._front_door.swapper.running
+        return native and not self._front_door.swapper.lets_in(model)
 
     async def _let_in(
         self, model: str, path: str, named: Named | None, scope: Scope, receive: _Replayed, send: Send

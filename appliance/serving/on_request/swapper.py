@@ -68,11 +68,15 @@ class Swapper:
         """The model that a request means which names none."""
         return self._stage.model if self._stage is not None and self._closed else self.running
 
+    def lets_in(self, model: str) -> bool:
+        """Whether requests for `model` need not wait, whatever the state of its launch."""
+        return model == self.running and not self._closed
+
     def enter(self, model: str, key_id: str) -> Ticket | None:
         """None if a request for `model`, with that API key, is let in, and counts as such; or its place among those
         that wait. Raises ApiError if it may not wait."""
         supervisor = self._supervisor
-        if supervisor.is_stopping or (model == self.running and not self._closed):
+        if supervisor.is_stopping or self.lets_in(model):
             self.entered.add()
             self._keep_core_ahead()
             return None
