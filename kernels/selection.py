@@ -232,10 +232,8 @@ def heaviest_names(explanations: Iterable[Explanation]) -> dict[str, str]:
     beside its result (a library's own layout of weights, then torch)."""
     found = {}
     for explanation in explanations:
-        names = [backend.name for backend in explanation.used]
-        if names:
-            found[explanation.op.name] = next((name for name in _HEAVY if name in names), names[0])
+        if explanation.used:
+            found[explanation.op.name] = max(
+                explanation.used, key=lambda each: (bool(each.prepare), each.name == "torch")
+            ).name
     return found
-
-
-_HEAVY = ("onednn", "torch")

@@ -207,6 +207,14 @@ def test_each_place_gets_what_can_run_there():
     assert [verdict.backend for verdict in at_512.verdicts if not verdict.usable] == ["flashinfer", "triton"]
 
 
+def test_a_layout_of_its_own_outweighs_what_torch_keeps():
+    _, triton, torch = OP.backends
+    op = replace(OP, backends=(replace(triton, prepare="m:p"), torch))
+    (found,) = explain([op], LARGE, None, PLACES)
+    assert [backend.name for backend in found.used] == ["triton", "torch"]
+    assert heaviest_names([found]) == {"moe": "triton"}
+
+
 def test_a_place_is_asked_for_by_its_name_before_its_op():
     (found,) = explain([OP], SMALL, {"moe": "triton"}, PLACES[:1] + PLACES[2:], {"moe@128": "torch"})
     assert names_by_place([found]) == {"moe@64": "triton", "moe@128": "torch"}

@@ -49,7 +49,7 @@ class StepShape(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def widens(self) -> bool:
         """Whether a product of 16 bits with a result in float32 widens what it multiplies: torch's on a CPU."""
-        return self.item < 4 and self.torch("linear")
+        return self.item < 4 and (self.torch("linear") or self.backends["linear"] == "cpp")
 
 
 class Moment(NamedTuple):
