@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -37,12 +38,17 @@ class Workers {
   public:
     void run(uint32_t parts, int helpers, const std::function<void(int64_t)>& part) {
         const std::lock_guard<std::mutex> one(calling_);
-        for (; count_ < helpers; count_++) std::thread(&Workers::work, this, call_.load()).detach();
+        try {
+            for (; count_ < helpers; count_++) std::thread(&Workers::work, this, call_.load()).detach();
+        } catch (const std::system_error&) {
+            // No more may be started here: those that there are take all parts, or the caller alone does.
+        }
         part_.store(&part, std::memory_order_relaxed);
         unfinished_.store(parts, std::memory_order_relaxed);
         const uint32_t call = call_.load(std::memory_order_relaxed) + 1;
         open_.store(uint64_t{call} << 32 | parts, std::memory_order_release);
-        call_.store(call, std::memory_order_release);
+        // In one order with what a thread does before it sleeps, as `notify_all` does not wake one that it cannot see yet.
+        call_.store(call, std::memory_order_seq_cst);
         call_.notify_all();
         take();
         for (uint32_t left; (left = unfinished_.load(std::memory_order_acquire)) != 0;) wait_while(unfinished_, left);
