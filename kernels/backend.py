@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.context import Context
+from kernels.cpu import library as cpu
 from kernels.named import load
 
 DEVICES = {"cuda": "NVIDIA GPUs", "cpu": "the CPU"}
@@ -212,6 +213,8 @@ def _against_library(library: str, installed: Mapping[str, str]) -> str | None:
     match = _LIBRARY.fullmatch(library)
     assert match, f"{library!r} is no library with a least version"
     name, least = match["name"], match["least"]
+    if name not in installed and name in (cpu.NAME, cpu.PRODUCTS):
+        return f"needs Ingot's kernels in C++, which are not compiled here for this processor ({cpu.COMPILES})"
     if name not in installed:
         return f"needs the library {name}, which is not installed"
     if least and _numbers(installed[name]) < _numbers(least):

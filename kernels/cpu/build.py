@@ -21,6 +21,7 @@ from kernels.cpu.library import FOLDER, INSTRUCTION_SETS, SOURCES, library_path
 FLAGS: Final = (
     "-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-fPIC",
     "-shared", "-pthread", "-static-libstdc++", "-static-libgcc", "-s",
+    "-Wl,--exclude-libs,ALL",  # another libstdc++ of the process has the same names
 )  # fmt: skip
 INSTALLS_ONE: Final = "sudo apt-get install --yes g++"
 
@@ -38,7 +39,7 @@ def build(folder: Path = FOLDER) -> list[Path]:
     """
     wanted = {library_path(name, folder): options for name, (options, _) in INSTRUCTION_SETS.items()}
     for stale in set(folder.glob("*.so")) - set(wanted):
-        stale.unlink()
+        stale.unlink(missing_ok=True)
     missing = {path: options for path, options in wanted.items() if not path.exists()}
     if not missing:
         return []
@@ -68,18 +69,17 @@ def build(folder: Path = FOLDER) -> list[Path]:
 
 def main(arguments: Sequence[str] = ()) -> int:
     folder = Path(arguments[0]) if arguments else FOLDER
-    folder.mkdir(exist_ok=True)
-    if not INSTRUCTION_SETS:
-        print("There are no kernels in C++ for this kind of processor: torch computes on it.")
-        return 0
     try:
+        folder.mkdir(exist_ok=True)
         made = build(folder)
-    except CompilerError as error:
+    except (CompilerError, OSError) as error:  # or the folder cannot be written
         print(
             f"The kernels for this processor were not compiled, so torch computes, more slowly: {error}",
             file=sys.stderr,
         )
         return 1
+    if not INSTRUCTION_SETS:
+        print("There are no kernels in C++ for this kind of processor: torch computes on it.")
     for path in made:
         print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
     return 0

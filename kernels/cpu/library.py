@@ -17,14 +17,15 @@ NAME: Final = "cpp-kernels"
 PRODUCTS: Final = "cpp-products"
 """The same for those of linear layers, which are only in the library of one instruction set."""
 
-# Options of the compiler and flags of the processor (as in /proc/cpuinfo), the best first.
+COMPILES: Final = "python -m kernels.cpu.build"
+
+# Options of the compiler and flags of the processor (as in /proc/cpuinfo, where "abm" is LZCNT), the best first.
+_V3: Final = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm")
+_V4: Final = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _X86: Final = {
-    "avx512-bf16": (
-        ("-march=x86-64-v4", "-mavx512bf16"),
-        ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"),
-    ),
-    "avx512": (("-march=x86-64-v4",), ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
-    "avx2": (("-march=x86-64-v3",), ("avx2", "fma", "bmi2", "f16c")),
+    "avx512-bf16": (("-march=x86-64-v4", "-mavx512bf16"), (*_V4, "avx512_bf16")),
+    "avx512": (("-march=x86-64-v4",), _V4),
+    "avx2": (("-march=x86-64-v3",), _V3),
 }
 INSTRUCTION_SETS: Final = _X86 if platform.machine() in ("x86_64", "AMD64") else {}
 
@@ -45,9 +46,10 @@ _PARAMETERS: Final = {
 
 
 def library_path(name: str, folder: Path = FOLDER) -> Path:
-    """Where the library of that instruction set lies, compiled from the sources as they are."""
-    digest = hashlib.sha256()
-    for source in SOURCES:
+    """Where the library of that instruction set lies, compiled from the sources as they are, with the options as they
+    are."""
+    digest = hashlib.sha256(repr(INSTRUCTION_SETS[name][0]).encode())
+    for source in (*SOURCES, HERE / "build.py"):
         digest.update(source.read_bytes())
     return folder / f"{name}-{digest.hexdigest()[:12]}.so"
 
@@ -95,7 +97,7 @@ def functions() -> ctypes.CDLL:
     """
     name = usable()
     if not name:
-        raise ImportError("the kernels for this processor are not compiled: python -m kernels.cpu.build")
+        raise ImportError(f"the kernels for this processor are not compiled: {COMPILES}")
     return open_library(name)
 
 

@@ -245,3 +245,15 @@ def test_a_compiler_that_is_missing_or_fails_is_named(tmp_path, compiler):
     assert done.returncode == 1
     assert compiler in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
+    assert build.main([str(tmp_path / "nowhere" / "compiled")]) == 1
+    assert str(tmp_path / "nowhere") in capsys.readouterr().err
+
+
+def test_where_there_are_no_kernels_the_folder_is_there_all_the_same(tmp_path, monkeypatch):
+    """The image copies it."""
+    monkeypatch.setattr(build, "INSTRUCTION_SETS", {})
+    assert build.main([str(tmp_path / "compiled")]) == 0
+    assert list((tmp_path / "compiled").iterdir()) == []

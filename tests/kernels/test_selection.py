@@ -12,6 +12,7 @@ import pytest
 from kernels.binding import BackendMissingError, bind
 from kernels.catalogue import OPS
 from kernels.context import CastSummary
+from kernels.cpu.library import COMPILES, NAME, PRODUCTS
 from kernels.named import load
 from kernels.rms_norm.variants import variants as rms_norm_variants
 from kernels.selection import (
@@ -133,6 +134,13 @@ def test_versions_are_compared_as_numbers(version):
     backend = Backend("flashinfer", "m:f", libraries=("flashinfer>=0.6.13",))
     assert objection(backend, replace(HOPPER, libraries={"flashinfer": version})) == ""
     assert objection(backend, replace(HOPPER, libraries={"flashinfer": "0.6.9"})) != ""
+
+
+@pytest.mark.parametrize("library", [NAME, PRODUCTS])
+def test_kernels_that_are_not_compiled_come_with_the_command_that_compiles_them(library):
+    backend = Backend("cpp", "m:f", libraries=(library,))
+    assert COMPILES in objection(backend, CPU)
+    assert objection(backend, replace(CPU, libraries={library: "avx2"})) == ""
 
 
 def test_all_objections_are_kept_and_the_first_decides():
