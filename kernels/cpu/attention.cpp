@@ -3,7 +3,8 @@
 //
 // A row is one head of one query token. Rows of heads that share keys are taken together, and what a block of keys adds to
 // a row does not depend on the rows beside it: a token's result is the same, bit by bit, alone and in any batch, and
-// whichever chunk of its prompt it came in.
+// whichever chunk of its prompt it came in. Only where a window's tables begin later do the blocks of keys begin elsewhere,
+// and their sums are rounded otherwise.
 //
 // Keys and values are first brought from their pages into the order in which the products read them. With AVX512_BF16 the
 // products multiply pairs of bfloat16 and add them up in float32; the weights of the values are rounded for that. Anywhere

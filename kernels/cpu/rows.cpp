@@ -48,8 +48,9 @@ void rms_norm(void* out, const void* in, const void* weight, void* residual, int
 enum class Activation : int64_t { silu, gelu_tanh };
 
 inline Floats activated(Floats x, Activation activation) {
-    if (activation == Activation::silu) return x * sigmoid(x);
-    return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x));  // 2 * sqrt(2 / pi)
+    Floats steep = x;
+    if (activation == Activation::gelu_tanh) steep = 1.5957691216f * (x + 0.044715f * x * x * x);  // 2 * sqrt(2 / pi)
+    return x / (1.0f + power_of_two(steep * -LOG2_E));
 }
 
 template <class Format>
