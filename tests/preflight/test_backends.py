@@ -20,6 +20,7 @@ from appliance.preflight.checks import backends
 from appliance.profile.document import apply_patch, load
 from appliance.protocol import Severity
 from kernels.catalogue import OPS
+from kernels.cpu.library import usable
 from kernels.selection import Backend, BackendRefusedError, Context, Op, choose
 from tests.tiny import write_checkpoint
 
@@ -46,7 +47,7 @@ def resolved(home: Home, changes: dict[str, Any] | None = None, inventory: Inven
 
 def test_a_backend_that_was_chosen_says_what_was_passed_over(home: Home) -> None:
     value = resolved(home)["backends.attention"]
-    assert (value.value, value.source) == ("torch", "engine")
+    assert (value.value, value.source) == ("cpp" if usable() else "torch", "engine")
     assert "triton" in value.why
     on_gpu = resolved(home, inventory=machine_with(known_gpu("RTX PRO 6000"), HOST))["backends.attention"]
     assert (on_gpu.value, on_gpu.source) == ("triton", "engine")
