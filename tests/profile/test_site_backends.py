@@ -28,9 +28,9 @@ def test_a_site_and_its_backend_are_kept() -> None:
         ("linear@", "torch", "ingot explain"),
         ("linaer@4x4", "torch", "Did you mean linear?"),
         ("linear@4x4", "tirton", "Did you mean triton?"),
-        ("linear@4x4", "flash-attn", "auto, triton, onednn, torch"),
+        ("linear@4x4", "flash-attn", "auto, triton, cpp, onednn, torch"),
         ("paged_attention@4x4x4", "flash-attn", "Did you mean flash"),  # vLLM's, but for one of ours
-        ("linear@4x4", 7, "auto, triton, onednn, torch"),
+        ("linear@4x4", 7, "auto, triton, cpp, onednn, torch"),
         (7, "torch", "ingot explain"),
     ],
 )
@@ -43,5 +43,5 @@ def test_what_is_no_site_or_no_backend_is_refused_with_the_nearest(name: object,
 def test_the_schema_says_the_same() -> None:
     described = json_schema()["properties"]["site-backends"]
     matching = [enum for pattern, enum in described["patternProperties"].items() if re.search(pattern, "linear@4x4")]
-    assert matching == [{"enum": ["auto", "triton", "onednn", "torch"]}]
+    assert matching == [{"enum": ["auto", "triton", "cpp", "onednn", "torch"]}]
     assert described["additionalProperties"] is False
