@@ -295,9 +295,11 @@ ENTRYPOINT ["ingot"]
 CMD ["serve", "--host", "0.0.0.0", "--port", "8000"]
 
 
+# It tells what an engine of this release would choose, so it has what the engine has.
 FROM base AS console-files
 COPY --from=packages /opt/venv /opt/venv
 COPY --from=code /layer/opt/venv /opt/venv
+COPY --from=cpu-kernels /source/kernels/cpu/compiled /opt/venv/lib/python3.11/site-packages/kernels/cpu/compiled
 USER ingot
 VOLUME /var/lib/ingot
 EXPOSE 8080

@@ -137,8 +137,11 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.venv $(VENV)/.kernels
 	@touch $@ $(VENV)/.run
 
 # For this processor, in C++. Without a compiler, and where none can be had without asking, torch computes, more slowly.
-$(VENV)/.kernels: kernels/cpu/build.py kernels/cpu/library.py $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h) | $(VENV)/.venv
-	@command -v "$${CXX:-c++}" >/dev/null || { echo "Installing a C++ compiler, for the kernels of this processor: half a minute, once."; \
+$(VENV)/.kernels: kernels/cpu/build.py kernels/cpu/library.py $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h) | $(VENV)/.compiler
+	@! $(BIN)/python -m kernels.cpu.build || touch $@
+
+# Asked for once, whatever comes of it.
+$(VENV)/.compiler: | $(VENV)/.venv
+	@command -v $${CXX:-c++} >/dev/null || { echo "Installing a C++ compiler, for the kernels of this processor: half a minute, once."; \
 		$(QUIETLY) apt-get update -qq && $(QUIETLY) apt-get install --yes -qq --no-install-recommends g++ >/dev/null; } || true
-	@$(BIN)/python -m kernels.cpu.build || true
 	@touch $@

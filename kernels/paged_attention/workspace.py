@@ -60,8 +60,8 @@ def _flashinfer(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
 
 
 def _cpp(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
-    """Queries and sums of one head's chunk, and a block of its keys and values (`kernels/cpu/attention.cpp`). Each
-    thread has its own: less than a megabyte, of which the plan counts one."""
+    """Queries and sums of one head's chunk, and a block of its keys and values (`kernels/cpu/attention.cpp`): some
+    hundred kilobytes, of usual heads. Each thread has its own, of which the plan counts one."""
     chunk, block = 64, 64
     rows = min(step.num_tokens, chunk) * context.num_heads // context.num_kv_heads
     return ((4 * rows * (2 * context.head_dim + 2) + 4 * 2 * block * context.head_dim,),)
