@@ -70,6 +70,7 @@ PARTLY_SUPPORTED: dict[str, Accepted] = {
     "continue_final_message": Accepted((False,), "the engine always starts a new message"),
     "documents": Accepted(([],), "documents are not supported as a field, so put them into a message"),
     "chat_template": Accepted((), "the engine always uses the model's own chat template"),
+    "prompt_embeds": Accepted((), "prompts are texts or lists of token ids"),
 }
 
 
