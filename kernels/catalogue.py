@@ -77,7 +77,8 @@ RMS_NORM = Op(
             ),
             modules="kernels.rms_norm.modules:modules",
         ),
-        cpp("kernels.rms_norm.cpp:rms_norm"),
+        # Torch's in float32 rounds as the published models do, which is what their logits are held to.
+        cpp("kernels.rms_norm.cpp:rms_norm", dtypes=("bfloat16",)),
         torch("kernels.rms_norm.reference:rms_norm"),
     ),
 )

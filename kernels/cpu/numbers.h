@@ -62,30 +62,47 @@ inline float largest(Floats x) {
     return lanes[0];
 }
 
-// 2^x: the nearest whole power, times a polynomial (minimax on half a step to both sides, 2e-7). Below -126 it is 2^-126,
-// and NaN stays NaN.
-inline Floats power_of_two(Floats x) {
-    const Floats least = all(-126.0f), most = all(127.0f);
-    x = x < least ? least : x;
-    x = x > most ? most : x;
+inline Floats nearest_whole(Floats x) {
     const Floats shift = all(12582912.0f);  // 1.5 * 2^23: a sum with it is rounded to a whole number
-    const Floats whole = (x + shift) - shift;
-    const Floats rest = x - whole;
-    Floats y = all(1.3333558e-3f);
-    y = y * rest + 9.6181291e-3f;
-    y = y * rest + 5.5504109e-2f;
-    y = y * rest + 2.4022651e-1f;
-    y = y * rest + 6.9314718e-1f;
+    return (x + shift) - shift;
+}
+
+// e^rest * 2^whole, for a rest of at most half of ln 2: by the power series, 5e-9 from what it is. Below 2^-126 it is that,
+// and NaN stays NaN.
+inline Floats power(Floats rest, Floats whole) {
+    Floats y = all(1.0f / 5040);
+    y = y * rest + 1.0f / 720;
+    y = y * rest + 1.0f / 120;
+    y = y * rest + 1.0f / 24;
+    y = y * rest + 1.0f / 6;
+    y = y * rest + 0.5f;
+    y = y * rest + 1.0f;
     y = y * rest + 1.0f;
     const Ints exponent = (__builtin_convertvector(whole, Ints) + 127) << 23;
     return y * as<Floats>(exponent);
 }
 
-constexpr float LOG2_E = 1.4426950408889634f;
+inline Floats within(Floats x, float least, float most) {  // NaN stays NaN
+    x = x < least ? all(least) : x;
+    return x > most ? all(most) : x;
+}
 
-inline Floats sigmoid(Floats x) { return 1.0f / (1.0f + power_of_two(x * -LOG2_E)); }
+constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
-inline Floats hyperbolic_tangent(Floats x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
+inline Floats power_of_two(Floats x) {
+    x = within(x, -126.0f, 127.0f);
+    const Floats whole = nearest_whole(x);
+    return power((x - whole) * LN_2, whole);
+}
+
+inline Floats exponential(Floats x) {
+    constexpr float HIGH = 0.693359375f, LOW = -2.12194440054690e-4f;  // products with the first are exact
+    x = within(x, -87.0f, 88.0f);
+    const Floats whole = nearest_whole(x * LOG2_E);
+    return power((x - whole * HIGH) - whole * LOW, whole);
+}
+
+inline Floats hyperbolic_tangent(Floats x) { return 2.0f / (1.0f + exponential(-2.0f * x)) - 1.0f; }
 
 // The formats: how a number lies in memory, and what it becomes when it is rounded there.
 

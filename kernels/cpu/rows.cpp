@@ -21,7 +21,7 @@ inline void normed(typename Format::Stored* to, const typename Format::Stored* f
         const Floats x = Format::widen_some(from + i, count);
         squares += x * x;
     });
-    const float scale = 1.0f / std::sqrt(sum(squares) / size + eps);
+    const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(sum(squares)) / size + eps));
     over(size, [&](int64_t i, int64_t count) {
         const Floats x = Format::widen_some(from + i, count) * scale, w = Format::widen_some(weight + i, count);
         Format::narrow_some(to + i, offset != 0 ? x * (w + offset) : Format::rounded(x) * w, count);
@@ -50,7 +50,7 @@ enum class Activation : int64_t { silu, gelu_tanh };
 inline Floats activated(Floats x, Activation activation) {
     Floats steep = x;
     if (activation == Activation::gelu_tanh) steep = 1.5957691216f * (x + 0.044715f * x * x * x);  // 2 * sqrt(2 / pi)
-    return x / (1.0f + power_of_two(steep * -LOG2_E));
+    return x / (1.0f + exponential(-steep));
 }
 
 template <class Format>

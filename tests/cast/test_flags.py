@@ -60,6 +60,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "gated_delta_value_heads": (32,),
     "conv_width": (4,),
     "residual_streams": (1, 2, 4),
+    "float32_products": (False, True),
     "workers": (1, 2, 4, 8),
 }
 # Those that only compressed attention has kernels for, together.
