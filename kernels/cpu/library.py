@@ -19,6 +19,9 @@ PRODUCTS: Final = "cpp-products"
 
 COMPILES: Final = "python -m kernels.cpu.build"
 
+# Characters of /proc/cpuinfo: the rest repeats them for every core, and takes long to be written on a large machine.
+_FIRST_CORE: Final = 16 * 1024
+
 # Options of the compiler and flags of the processor (as in /proc/cpuinfo, where "abm" is LZCNT), the best first.
 _V3: Final = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm")
 _V4: Final = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
@@ -45,6 +48,7 @@ _PARAMETERS: Final = {
 }  # fmt: skip
 
 
+@cache
 def library_path(name: str, folder: Path = FOLDER) -> Path:
     """Where the library of that instruction set lies, compiled from the sources as they are, with the options as they
     are."""
@@ -74,9 +78,11 @@ def usable() -> str:
     return next((name for name in runnable() if library_path(name).exists()), "")
 
 
+@cache
 def _flags() -> frozenset[str]:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        with Path("/proc/cpuinfo").open(errors="replace") as file:
+            lines = file.read(_FIRST_CORE).splitlines()
     except OSError:
         return frozenset()
     return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
