@@ -80,8 +80,8 @@ def main(arguments: Sequence[str] = ()) -> int:
         return 1
     if not INSTRUCTION_SETS:
         print("There are no kernels in C++ for this kind of processor: torch computes on it.")
-    for path in made:
-        print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB")
+    if made:
+        print(f"Compiled the kernels for processors: {', '.join(INSTRUCTION_SETS)}.")
     return 0
 
 
