@@ -110,9 +110,10 @@ class RankWatch:
         behind = tuple(rank for rank, place in enumerate(places) if place == (Doing.COMPUTES, min(computing)))
         if len(behind) == len(places):
             return None
-        # The others may have no turn left: then nobody waits yet.
+        # Others that are idle wait for their next turn if it is the first rank that computes, which gives them out;
+        # otherwise there may be none, and nobody waits yet.
         others = (place.doing for rank, place in enumerate(places) if rank not in behind)
-        least_s = ALL_WAIT_S if all(doing is Doing.IDLE for doing in others) else LATE_S
+        least_s = LATE_S if 0 in behind or any(doing is not Doing.IDLE for doing in others) else ALL_WAIT_S
         return Hang(behind, still) if still >= self._limit_s(Doing.COMPUTES, least_s, now) else None
 
     def _limit_s(self, doing: Doing, least_s: float, now: float) -> float:

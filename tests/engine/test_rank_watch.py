@@ -77,6 +77,14 @@ def test_one_that_the_other_has_no_more_turns_for_is_told_later() -> None:
     assert hung(ranks.look(5), 1 + 2 * LOOK_EVERY_S) == (1,)
 
 
+def test_the_first_rank_hangs_for_those_that_wait_for_their_next_turn() -> None:
+    """Where steps overlap, they end a turn without a word from it."""
+    ranks = Ranks()
+    ranks.all("begin_turn")
+    ranks.progress[1].end_turn()
+    assert hung(ranks.look(5), LATE_S + 2 * LOOK_EVERY_S) == (0,)
+
+
 def test_one_that_is_ahead_in_a_call_that_does_not_say_so_waits_too() -> None:
     """As when the queue of its device is full."""
     ranks = Ranks()
