@@ -30,6 +30,8 @@ set_up() {
         path="$path:$work/others"
         with_flashinfer="$path:$work/flashinfer"
     fi
+    # As an installation has it; this machine's Python writes none, and would compile all of it at every start.
+    PYTHONDONTWRITEBYTECODE= python3 -m compileall -q -j 0 appliance console gate kernels "$work" > /dev/null 2>&1 || true
     export PYTHONPATH="$path"
     arch="$(python3 - "$work/ingot/ingot-0.dist-info" <<'PY'
 # Which commands `ingot` has is read from its installation, which this machine has not: from the checkout instead.
