@@ -164,6 +164,17 @@ def answers(url: str) -> bool:
         return False
 
 
+def exit_on_term() -> None:
+    """SIGTERM raises SystemExit from now on, so that what this program has started ends with it. Only the first one
+    does: `timeout` sends two, and the second would break off the ending."""
+
+    def leave(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     """As Ctrl-C does it; by force if that does not help."""
     if process.poll() is None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -36,7 +35,7 @@ from tests.bench.load import Client, Load
 from tests.bench.servers import CPU_CACHE_GIB, Server, ingot, vllm
 from tests.bench.shapes import SHAPES, Shape
 from tests.bench.table import describe_machine
-from tests.running import temporary_home
+from tests.running import exit_on_term, temporary_home
 
 ON_CPU = "llama-27m"
 # A prefill costs more than a token, so with few streams few requests tell enough.
@@ -51,7 +50,7 @@ Side = Callable[[Load, object], Turn]
 
 def main() -> int:
     options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the servers too
+    exit_on_term()
     began = time.monotonic()
     describe_machine()
     shape = SHAPES[options.shape]

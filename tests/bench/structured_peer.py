@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from tests.bench.servers import Server, ingot, vllm
 from tests.bench.shapes import SHAPES
 from tests.bench.structured import TOKENS, Turns, body, endless
 from tests.bench.table import Figure, conclude, describe_machine
-from tests.running import temporary_home, wait_for
+from tests.running import exit_on_term, temporary_home, wait_for
 
 COST_GOAL = 0.95  # of the speed of free answers
 CONTEXT = 2048
@@ -39,7 +38,7 @@ Speeds = dict[bool, list[float]]  # with a schema, and without
 
 def main() -> int:
     options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the servers too
+    exit_on_term()
     deadline = time.monotonic() + options.seconds
     describe_machine()
     with temporary_home() as folder, Client() as client:

@@ -1,10 +1,11 @@
-"""What counts as a server's processor time, and how a failed start is told."""
+"""What counts as a server's processor time, how a failed start is told, and how servers end."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from tests.bench.servers import Server, processor_s
@@ -25,3 +26,28 @@ def test_a_server_that_ends_while_it_starts_leaves_its_last_words(tmp_path):
     with pytest.raises(RuntimeError, match="no such model"):
         server.start()
     server.end()
+
+
+def test_a_bench_that_is_told_to_end_twice_ends_its_servers() -> None:
+    """As `timeout` tells it."""
+    script = (
+        "import subprocess, sys, time\n"
+        "from tests.running import end, exit_on_term\n"
+        "exit_on_term()\n"
+        "server = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "try:\n"
+        "    print(server.pid, flush=True)\n"
+        "    time.sleep(60)\n"
+        "finally:\n"
+        "    print('ending', flush=True)\n"
+        "    time.sleep(0.3)\n"
+        "    end(server)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout is not None
+        server = int(bench.stdout.readline())
+        bench.terminate()
+        assert bench.stdout.readline() == "ending\n"
+        bench.terminate()
+        assert bench.wait(20) == 143
+    assert not psutil.pid_exists(server)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.bench.faults.vllm_settings import VLLM_SETTINGS
 from tests.bench.faults.vllm_site import VLLM_SITE
 from tests.bench.table import Figure, conclude
 from tests.bench.truth_run import Result, run_place
+from tests.running import exit_on_term
 
 FAULTS = (*IN_PREFLIGHT, *OF_NATIVE, *OF_VLLM, *VLLM_SETTINGS, *VLLM_FILES, *VLLM_SITE)
 MANY = 25
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the log of every launch there")
     parser.add_argument("--no-bare", action="store_true", help="do not time vLLM by itself")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended on request"))  # and with it all that it has started
+    exit_on_term()
     vllm = os.environ.get("INGOT_VLLM", "")
     chosen = [
         fault

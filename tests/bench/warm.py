@@ -28,7 +28,7 @@ from appliance.vllm.no_jit import hook
 from tests.bench import shapes
 from tests.bench.servers import Server
 from tests.bench.table import Figure, conclude, describe_machine
-from tests.running import INGOT, environment, temporary_home
+from tests.running import INGOT, environment, exit_on_term, temporary_home
 
 SHARE_OF_COLD: Final = 1 / 3
 CONTEXT: Final = 2048
@@ -68,6 +68,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
+    exit_on_term()
     ends = time.monotonic() + options.seconds
     describe_machine()
     with temporary_home() as folder:

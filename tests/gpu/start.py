@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -29,7 +28,7 @@ from tests.bench.servers import Server, ingot
 from tests.bench.shapes import SHAPES
 from tests.bench.table import Figure, conclude, describe_machine
 from tests.gpu.bench.loading_rates import drop_from_cache
-from tests.running import fetch, temporary_home, wait_for
+from tests.running import exit_on_term, fetch, temporary_home, wait_for
 
 SAMPLE_S = 0.01
 CONTEXT = 9216  # as peer.sh plans it
@@ -48,7 +47,7 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--from-disk", action="store_true", help="and one of files that are not in the system's cache")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the server too
+    exit_on_term()
     describe_machine()
     on_gpu = options.device == "cuda"
     shape = SHAPES[options.shape].with_layers(options.layers) if options.layers else SHAPES[options.shape]
