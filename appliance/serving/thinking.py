@@ -86,9 +86,13 @@ def unread_variables(given: Mapping[str, Any], template: ChatFormat) -> list[str
 
 def asked_switch(fields: Mapping[str, bool | None], given: Mapping[str, Any]) -> Asked[bool] | None:
     """Of the fields that say whether the model is to reason, by their paths, and of the template's own switches among
-    the variables `given` for it. Raises ApiError where two of them differ."""
+    the variables `given` for it. Raises ApiError where two of them differ, and for one that is neither true nor false:
+    any text is true to a template, "no" too."""
     switches = {f"chat_template_kwargs.{name}": given.get(name) for name in SWITCHES}
-    return only({**fields, **{path: on for path, on in switches.items() if isinstance(on, bool)}})
+    for path, on in switches.items():
+        if on is not None and not isinstance(on, bool):
+            raise bad_request(f"{path}: {shown(on)} is not valid; use true or false.", path)
+    return only({**fields, **switches})
 
 
 def _wanted(effort: Asked[str] | None, enabled: Asked[bool] | None) -> bool | None:

@@ -312,6 +312,13 @@ def test_reasoning_is_switched_as_the_template_reads_it(
     assert variables == expected
 
 
+@pytest.mark.parametrize("given", ["no", "false", 0, {}])
+def test_a_switch_that_a_template_would_take_for_true_is_refused(given: Any) -> None:
+    with pytest.raises(ApiError) as refused:
+        asked_switch({}, {"enable_thinking": given})
+    assert refused.value.param == "chat_template_kwargs.enable_thinking"
+
+
 def test_an_effort_that_no_template_reads_is_ignored_and_named() -> None:
     """Clients send it to every model; an unknown one is refused."""
     template = ChatTemplate("{{ messages }}", "test", {})
