@@ -95,6 +95,7 @@ def test_the_document_is_valid(document: dict[str, Any]) -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert references(document) <= known
+    assert not [name for name in document["components"]["schemas"] if "." in name]  # two structs of one name
     found = operations(document)
     ids = [operation["operationId"] for operation in found.values()]
     assert len(set(ids)) == len(ids)

@@ -48,7 +48,7 @@ class TextOptions(msgspec.Struct, frozen=True):
     verbosity: str | None = None
 
 
-class ReasoningOptions(msgspec.Struct, frozen=True):
+class Reasoning(msgspec.Struct, frozen=True):
     effort: str | None = None
     max_tokens: BudgetTokens | None = None
     summary: str | None = None
@@ -65,7 +65,7 @@ class ResponseFields(SamplingFields, frozen=True, kw_only=True):
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
+    reasoning: Reasoning | None = None
     truncation: Literal["auto", "disabled"] | None = None
     include: list[str] | None = None
     top_logprobs: Alternatives | None = None
