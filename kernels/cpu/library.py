@@ -34,11 +34,11 @@ INSTRUCTION_SETS: Final = _X86 if platform.machine() in ("x86_64", "AMD64") else
 
 _INT, _FLOAT, _AT = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 _PARAMETERS: Final = {
-    "rms_norm": (_INT, *[_AT] * 4, _INT, _INT, _FLOAT, _FLOAT),
-    "gated_activation": (_INT, _AT, _AT, _INT, _INT, _INT, _FLOAT),
+    "rms_norm": (_INT, *[_AT] * 4, _INT, _INT, _FLOAT, _FLOAT, _INT),
+    "gated_activation": (_INT, _AT, _AT, _INT, _INT, _INT, _FLOAT, _INT),
     "rotary_cache": (
         _INT, _AT, _AT, _AT, _INT, _INT, _INT, _AT, _AT, _INT, _AT, _AT, _AT, _INT, _INT, _INT, _INT, _AT, _AT, _FLOAT,
-        _FLOAT, _INT,
+        _FLOAT, _INT, _INT,
     ),
     "pack": (_AT, _AT, _INT, _INT, _INT),
     "linear": (*[_AT] * 4, *[_INT] * 6),

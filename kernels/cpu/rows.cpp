@@ -1,6 +1,7 @@
 // Ops over rows: RMS norm, gated activation, and heads on their way to attention. Each has the arithmetic, and where two
 // roundings show the roundings, of its op's reference.py.
 #include "numbers.h"
+#include "workers.h"
 
 namespace ingot {
 namespace {
@@ -29,10 +30,10 @@ inline void normed(typename Format::Stored* to, const typename Format::Stored* f
 }
 
 template <class Format>
-void rms_norm(void* out, const void* in, const void* weight, void* residual, int64_t rows, int64_t size, float eps,
-              float offset) {
+void rms_norm(void* out, const void* in, const void* weight, void* residual, int64_t begin, int64_t end, int64_t size,
+              float eps, float offset) {
     typedef typename Format::Stored Stored;
-    for (int64_t row = 0; row < rows; row++) {
+    for (int64_t row = begin; row < end; row++) {
         const Stored* from = static_cast<const Stored*>(in) + row * size;
         if (residual) {
             Stored* sums = static_cast<Stored*>(residual) + row * size;
@@ -54,9 +55,10 @@ inline Floats activated(Floats x, Activation activation) {
 }
 
 template <class Format>
-void gated_activation(void* out, const void* in, int64_t rows, int64_t size, Activation activation, float limit) {
+void gated_activation(void* out, const void* in, int64_t begin, int64_t end, int64_t size, Activation activation,
+                      float limit) {
     typedef typename Format::Stored Stored;
-    for (int64_t row = 0; row < rows; row++) {
+    for (int64_t row = begin; row < end; row++) {
         const Stored *gates = static_cast<const Stored*>(in) + row * 2 * size, *ups = gates + size;
         Stored* to = static_cast<Stored*>(out) + row * size;
         over(size, [&](int64_t i, int64_t count) {
@@ -92,11 +94,11 @@ inline void turn(typename Format::Stored* head, const typename Format::Stored* t
 template <class Format>
 void rotary_cache(void* query, void* key, const void* value, int64_t query_step, int64_t key_step, int64_t value_step,
                   const int64_t* positions, const void* cos_sin, int64_t rotary, void* key_cache, void* value_cache,
-                  const int64_t* slots, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                  const int64_t* slots, int64_t begin, int64_t end, int64_t heads, int64_t kv_heads, int64_t head_dim,
                   const void* query_norm, const void* key_norm, float eps, float offset, bool interleaved) {
     typedef typename Format::Stored Stored;
     const int64_t kept = kv_heads * head_dim;
-    for (int64_t token = 0; token < tokens; token++) {
+    for (int64_t token = begin; token < end; token++) {
         const Stored* table = static_cast<const Stored*>(cos_sin) + positions[token] * rotary;
         Stored* of_query = static_cast<Stored*>(query) + token * query_step;
         Stored* of_key = static_cast<Stored*>(key) + token * key_step;
@@ -123,23 +125,30 @@ using namespace ingot;
 extern "C" {
 
 void ingot_rms_norm(int64_t bfloat16, void* out, const void* in, const void* weight, void* residual, int64_t rows,
-                    int64_t size, float eps, float offset) {
-    (bfloat16 ? rms_norm<BFloat16> : rms_norm<Float32>)(out, in, weight, residual, rows, size, eps, offset);
+                    int64_t size, float eps, float offset, int64_t threads) {
+    share_rows(rows, size, static_cast<int>(threads), [=](int64_t begin, int64_t end) {
+        (bfloat16 ? rms_norm<BFloat16> : rms_norm<Float32>)(out, in, weight, residual, begin, end, size, eps, offset);
+    });
 }
 
 void ingot_gated_activation(int64_t bfloat16, void* out, const void* in, int64_t rows, int64_t size, int64_t activation,
-                            float limit) {
-    (bfloat16 ? gated_activation<BFloat16> : gated_activation<Float32>)(out, in, rows, size,
-                                                                        static_cast<Activation>(activation), limit);
+                            float limit, int64_t threads) {
+    share_rows(rows, 2 * size, static_cast<int>(threads), [=](int64_t begin, int64_t end) {
+        (bfloat16 ? gated_activation<BFloat16> : gated_activation<Float32>)(out, in, begin, end, size,
+                                                                            static_cast<Activation>(activation), limit);
+    });
 }
 
 void ingot_rotary_cache(int64_t bfloat16, void* query, void* key, const void* value, int64_t query_step, int64_t key_step,
                         int64_t value_step, const int64_t* positions, const void* cos_sin, int64_t rotary,
                         void* key_cache, void* value_cache, const int64_t* slots, int64_t tokens, int64_t heads,
                         int64_t kv_heads, int64_t head_dim, const void* query_norm, const void* key_norm, float eps,
-                        float offset, int64_t interleaved) {
-    (bfloat16 ? rotary_cache<BFloat16> : rotary_cache<Float32>)(
-        query, key, value, query_step, key_step, value_step, positions, cos_sin, rotary, key_cache, value_cache, slots,
-        tokens, heads, kv_heads, head_dim, query_norm, key_norm, eps, offset, interleaved);
+                        float offset, int64_t interleaved, int64_t threads) {
+    const int64_t size = (heads + 2 * kv_heads) * head_dim;
+    share_rows(tokens, size, static_cast<int>(threads), [=](int64_t begin, int64_t end) {
+        (bfloat16 ? rotary_cache<BFloat16> : rotary_cache<Float32>)(
+            query, key, value, query_step, key_step, value_step, positions, cos_sin, rotary, key_cache, value_cache,
+            slots, begin, end, heads, kv_heads, head_dim, query_norm, key_norm, eps, offset, interleaved);
+    });
 }
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -15,6 +16,8 @@ namespace {
 
 // How long a thread looks for work before it sleeps: from one op of a step to the next there is less.
 constexpr std::chrono::microseconds LOOKS{50};
+// Of rows: some microseconds, which it takes to wake a thread.
+constexpr int64_t FEW_NUMBERS = 1 << 15;
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -31,30 +34,46 @@ void wait_while(const std::atomic<Value>& what, Value is) {
     }
 }
 
-// Threads that take parts of whatever call there is, as many as any call has asked for. The caller never waits for one of
-// them to wake up, only for parts that were taken: a thread that gets no processor holds up nothing. They are never joined,
-// and end with the process.
+// Threads that take parts of whatever call there is, as many as any call has asked for; a call wakes as many as it can use,
+// whatever there are. The caller never waits for one of them to wake up, only for parts that were taken: a thread that gets no
+// processor holds up nothing. They are never joined, and end with the process.
 class Workers {
   public:
-    void run(uint32_t parts, int helpers, const std::function<void(int64_t)>& part) {
+    void run(uint32_t parts, size_t helpers, const std::function<void(int64_t)>& part) {
         const std::lock_guard<std::mutex> one(calling_);
-        try {
-            for (; count_ < helpers; count_++) std::thread(&Workers::work, this, call_.load()).detach();
-        } catch (const std::system_error&) {
-            // No more may be started here: those that there are take all parts, or the caller alone does.
+        while (helpers_.size() < helpers && start()) {
         }
+        if (helpers > helpers_.size()) helpers = helpers_.size();
         part_.store(&part, std::memory_order_relaxed);
         unfinished_.store(parts, std::memory_order_relaxed);
-        const uint32_t call = call_.load(std::memory_order_relaxed) + 1;
-        open_.store(uint64_t{call} << 32 | parts, std::memory_order_release);
-        // In one order with what a thread does before it sleeps, as `notify_all` does not wake one that it cannot see yet.
-        call_.store(call, std::memory_order_seq_cst);
-        call_.notify_all();
+        open_.store(uint64_t{++call_} << 32 | parts, std::memory_order_release);
+        for (size_t i = 0; i < helpers; i++) {
+            // In one order with what a thread does before it sleeps, as `notify_one` does not wake one that it cannot see yet.
+            helpers_[i].call.store(call_, std::memory_order_seq_cst);
+            helpers_[i].call.notify_one();
+        }
         take();
         for (uint32_t left; (left = unfinished_.load(std::memory_order_acquire)) != 0;) wait_while(unfinished_, left);
     }
 
   private:
+    // On cache lines of their own: each looks at its number all the time.
+    struct alignas(64) Helper {
+        std::atomic<uint32_t> call;
+    };
+
+    // One more, if the system allows it: where it does not, those that there are take all parts, or the caller alone does.
+    bool start() {
+        Helper& helper = helpers_.emplace_back(call_);
+        try {
+            std::thread(&Workers::work, this, std::cref(helper.call), call_).detach();
+            return true;
+        } catch (const std::system_error&) {
+            helpers_.pop_back();
+            return false;
+        }
+    }
+
     // A part is taken by counting down the lower half of `open_`. Whoever has taken one knows that its call goes on, so that
     // what belongs to the call can be read.
     void take() {
@@ -67,17 +86,18 @@ class Workers {
         }
     }
 
-    void work(uint32_t seen) {
+    void work(const std::atomic<uint32_t>& call, uint32_t seen) {
         for (;; take()) {
-            wait_while(call_, seen);
-            seen = call_.load(std::memory_order_acquire);
+            wait_while(call, seen);
+            seen = call.load(std::memory_order_acquire);
         }
     }
 
     std::mutex calling_;
-    int count_ = 0;
+    uint32_t call_ = 0;
+    std::deque<Helper> helpers_;  // which do not move as more are added
     std::atomic<const std::function<void(int64_t)>*> part_{nullptr};
-    std::atomic<uint32_t> unfinished_{0}, call_{0};
+    std::atomic<uint32_t> unfinished_{0};
     std::atomic<uint64_t> open_{0};  // the number of the call, and its parts that nobody has taken
 };
 
@@ -90,7 +110,15 @@ void share(int64_t parts, int threads, const std::function<void(int64_t)>& part)
         return;
     }
     static Workers& workers = *new Workers;
-    workers.run(static_cast<uint32_t>(parts), helpers, part);
+    workers.run(static_cast<uint32_t>(parts), static_cast<size_t>(helpers), part);
+}
+
+void share_rows(int64_t count, int64_t numbers, int threads, const std::function<void(int64_t, int64_t)>& rows) {
+    const int64_t together = (FEW_NUMBERS + numbers - 1) / numbers;
+    share((count + together - 1) / together, threads, [&](int64_t part) {
+        const int64_t end = (part + 1) * together;
+        rows(part * together, end < count ? end : count);
+    });
 }
 
 }  // namespace ingot

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from kernels.cpu.library import functions
+from kernels.cpu.library import functions, threads
 
 _activate = functions().ingot_gated_activation
 _NUMBERS = {"silu": 0, "gelu_tanh": 1}
@@ -20,6 +20,6 @@ def gated_activation(gate_up: Tensor, activation: str = "silu", limit: float | N
     out = gate_up.new_empty((rows, width // 2))
     _activate(
         gate_up.dtype is torch.bfloat16, out.data_ptr(), gate_up.data_ptr(), rows, width // 2, _NUMBERS[activation],
-        math.inf if limit is None else limit,
+        math.inf if limit is None else limit, threads(),
     )  # fmt: skip
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.cpu.library import functions
+from kernels.cpu.library import functions, threads
 from kernels.fp8_linear.rounded import Rounded
 
 _norm = functions().ingot_rms_norm
@@ -24,6 +24,6 @@ def rms_norm(
     out, size = torch.empty_like(x), weight.shape[0]
     _norm(
         x.dtype is torch.bfloat16, out.data_ptr(), x.data_ptr(), weight.data_ptr(),
-        None if residual is None else residual.data_ptr(), x.numel() // size, size, eps, offset,
+        None if residual is None else residual.data_ptr(), x.numel() // size, size, eps, offset, threads(),
     )  # fmt: skip
     return Rounded(out) if rounds else out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.cpu.library import functions
+from kernels.cpu.library import functions, threads
 
 _turn = functions().ingot_rotary_cache
 
@@ -35,5 +35,5 @@ def rotary_cache(
         query.dtype is torch.bfloat16, query.data_ptr(), key.data_ptr(), value.data_ptr(), query.stride(0),
         key.stride(0), value.stride(0), positions.data_ptr(), cos_sin.data_ptr(), cos_sin.shape[1],
         key_cache.data_ptr(), value_cache.data_ptr(), slot_mapping.data_ptr(), tokens, heads, key.shape[1], head_dim,
-        query_norm, key_norm, eps, offset, interleaved,
+        query_norm, key_norm, eps, offset, interleaved, threads(),
     )  # fmt: skip

@@ -194,6 +194,36 @@ def test_heads_are_normed_turned_and_kept_alike(dtype, normed, head_dim, turning
         assert error(found, expected) <= TOLERANCES[dtype]
 
 
+def test_rows_are_the_same_by_any_threads():
+    """Of as many numbers as several threads share."""
+    rows, head_dim, dtype = 500, 64, torch.bfloat16
+    cos_sin = randn(rows, head_dim, dtype=dtype, seed=3)
+
+    def results():
+        sums, heads = randn(rows, 200, dtype=dtype, seed=1), randn(rows, 8, head_dim, dtype=dtype)
+        caches = [torch.zeros((rows, 1, 1, head_dim), dtype=dtype) for _ in "kv"]
+        query, key, value = heads.split((6, 1, 1), dim=1)
+        slots = torch.randperm(rows, generator=torch.Generator().manual_seed(4))
+        rotary.rotary_cache(query, key, value, torch.arange(rows), cos_sin, *caches, slots)
+        x = randn(rows, 200, dtype=dtype)
+        return [norm.rms_norm(x, x[0], 1e-6, sums), sums, activation.gated_activation(x), heads, *caches]
+
+    expected = results()
+    for count in (2, 5):
+        library.use_threads(count)
+        for _ in range(50):
+            assert all(torch.equal(*pair) for pair in zip(results(), expected, strict=True))
+
+
+def test_calls_of_many_and_few_threads_take_turns():
+    """Threads that one call has no use for are there for the next."""
+    x = randn(2000, 400, dtype=torch.bfloat16)
+    expected = activation.gated_activation(x)
+    for count in [7, 2, 1, 3, 12] * 40:
+        library.use_threads(count)
+        assert torch.equal(activation.gated_activation(x[: 170 * count]), expected[: 170 * count])
+
+
 @pytest.mark.skipif(library.usable() != "avx512-bf16", reason="this processor does not multiply pairs of bfloat16")
 class TestLinear:
     @pytest.mark.parametrize(("outputs", "inputs"), [(64, 32), (100, 2), (130, 70), (640, 384), (64, 4096)])
