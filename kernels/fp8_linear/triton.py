@@ -22,8 +22,7 @@ from kernels.fp8_linear.rounded import Rounded, rows_of
 from kernels.gated_activation.reference import gated_activation
 from kernels.gated_activation.triton import rows_in_turn
 from kernels.launch import architecture, cdiv, launch
-from kernels.linear.triton import store_tile
-from kernels.split_products import COUNTERS, arrived, processors
+from kernels.split_products import COUNTERS, arrived, finish_tile, processors
 from kernels.variants import Variant
 
 _of = functools.cache(variants.of)
@@ -245,20 +244,10 @@ def few_tokens_kernel(
 
     total = tl.trans(total) if WEIGHT_FIRST else total  # [TOKENS, OUTPUTS]
     added = tl.load(bias_ptr + output, mask=known & (has_bias != 0), other=0.0).to(tl.float32)[None, :]
-    if not SPLIT:
-        store_tile(total + added, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
-    else:
-        place = (tile * tokens + token[:, None]) * OUTPUTS + tl.arange(0, OUTPUTS)[None, :]
-        size = tl.num_programs(0) * tokens * OUTPUTS
-        tl.store(parts_ptr + tl.program_id(1) * size + place, total, mask=is_token)
-        tl.debug_barrier()  # every thread has written its part
-        if tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel") == splits - 1:
-            total = tl.zeros(total.shape, tl.float32) + added
-            for split in range(splits):
-                # Past the L1 cache, which does not see what other programs write.
-                total += tl.load(parts_ptr + split * size + place, mask=is_token, other=0.0, cache_modifier=".cg")
-            store_tile(total, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
-            tl.store(arrived_ptr + tile, 0)
+    finish_tile(
+        total, added, parts_ptr, arrived_ptr, out_ptr, tile, tokens, outputs, splits, limit,
+        TOKENS, OUTPUTS, SPLIT, ACTIVATION,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["tokens", "outputs16", "inner16", "groups", "splits", "has_bias"])

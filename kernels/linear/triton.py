@@ -15,10 +15,10 @@ from torch import Tensor
 
 from kernels.dependent_launch import prefetch_and_wait
 from kernels.gated_activation.reference import gated_activation
-from kernels.gated_activation.triton import activated, gate_and_up, rows_in_turn
+from kernels.gated_activation.triton import rows_in_turn
 from kernels.launch import architecture, cdiv, launch
 from kernels.linear import reference, variants
-from kernels.split_products import COUNTERS, arrived, processors
+from kernels.split_products import COUNTERS, arrived, finish_tile, processors
 from kernels.variants import Variant
 
 
@@ -122,34 +122,7 @@ def few_tokens_kernel(
 
     total = tl.trans(total) if WEIGHT_FIRST else total  # [TOKENS, OUTPUTS]
     added = tl.load(bias_ptr + output, mask=known & (has_bias != 0), other=0.0).to(tl.float32)[None, :]
-    if not SPLIT:
-        store_tile(total + added, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
-    else:
-        inside = (token < tokens)[:, None]
-        place = (tile * tokens + token[:, None]) * OUTPUTS + tl.arange(0, OUTPUTS)[None, :]
-        size = tl.num_programs(0) * tokens * OUTPUTS
-        tl.store(parts_ptr + tl.program_id(1) * size + place, total, mask=inside)
-        tl.debug_barrier()  # every thread has written its part
-        if tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel") == splits - 1:
-            total = tl.zeros(total.shape, tl.float32) + added
-            for split in range(splits):
-                # Past the L1 cache, which does not see what other programs write.
-                total += tl.load(parts_ptr + split * size + place, mask=inside, other=0.0, cache_modifier=".cg")
-            store_tile(total, out_ptr, tile, tokens, outputs, limit, TOKENS, OUTPUTS, ACTIVATION)
-            tl.store(arrived_ptr + tile, 0)
-
-
-@triton.jit
-def store_tile(
-    total, out_ptr, tile, tokens, outputs, limit, TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, ACTIVATION: tl.constexpr
-):
-    """Write a tile's sums, or what the activation makes of those of gate and up."""
-    GATED: tl.constexpr = ACTIVATION != ""
-    WIDTH: tl.constexpr = OUTPUTS // 2 if GATED else OUTPUTS
-    columns = outputs // 2 if GATED else outputs
-    if GATED:
-        gate, up = gate_and_up(total, TOKENS, WIDTH)
-        total = activated(gate, up, limit, ACTIVATION, LIMITED=True)
-    token, column = tl.arange(0, TOKENS)[:, None], (tile * WIDTH + tl.arange(0, WIDTH))[None, :]
-    inside = (token < tokens) & (column < columns)
-    tl.store(out_ptr + token * columns + column, total.to(out_ptr.dtype.element_ty), mask=inside)
+    finish_tile(
+        total, added, parts_ptr, arrived_ptr, out_ptr, tile, tokens, outputs, splits, limit,
+        TOKENS, OUTPUTS, SPLIT, ACTIVATION,
+    )  # fmt: skip
