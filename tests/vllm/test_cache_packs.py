@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -82,6 +83,15 @@ def test_what_no_compiler_sees_makes_no_difference(home: Home, program: Path, ch
 ])  # fmt: skip
 def test_what_reaches_a_compiler_does(home: Home, program: Path, changes: dict[str, Any]) -> None:
     assert differences(facts(home, program), facts(home, program, changes))
+
+
+def test_secrets_stay_out_and_a_long_value_can_be_read_again(home: Home, program: Path) -> None:
+    """Facts go into packs, which go to other sites; and each value is of a length that a pack may have."""
+    secret = facts(home, program, {"vllm.extra-args.hf-overrides": '{"api_key": "hunter2hunter2"}'})
+    assert "hunter2" not in secret.settings["hf-overrides"]
+    long, longer = (facts(home, program, environ={"CFLAGS": "-g " * count}) for count in (4000, 4001))
+    assert msgspec.json.decode(msgspec.json.encode(long), type=Facts) == long
+    assert differences(long, longer)
 
 
 @pytest.mark.parametrize(("name", "counts"), [
