@@ -270,7 +270,16 @@ def test_an_image_may_bring_packs(home: Home) -> None:
         Path("/opt/packs"),
         Path("/cache-packs"),
     )
-    assert folders(home, {"INGOT_CACHE_PACKS": "relative"}) == (own,)
+    assert folders(home, {"INGOT_CACHE_PACKS": ":"}) == (own,)
+
+
+def test_a_setting_that_names_no_folder_of_packs_is_told(home: Home, tmp_path: Path) -> None:
+    """One that is not there is none: an image names places where a site may mount its own."""
+    (tmp_path / "file").touch()
+    named = {"INGOT_CACHE_PACKS": f"packs:{tmp_path}/none:{tmp_path}/file"}
+    found = list(store.packs(folders(home, named)))
+    assert [error.code for error in found if isinstance(error, PackError)] == ["relative", "not-readable"]
+    assert len(found) == 2
 
 
 def checked(home: Home, program: Path) -> tuple[VllmPlan | None, list[str]]:
