@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import resource
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,11 +21,11 @@ from appliance.home import Home
 from appliance.packages import Packages
 from appliance.preflight import PreflightContext, run
 from appliance.preflight.surroundings import Surroundings
-from appliance.vllm.cache_packs import store
+from appliance.vllm.cache_packs import pack, store
 from appliance.vllm.cache_packs.facts import COMPILERS, Facts, differences, facts_of
 from appliance.vllm.cache_packs.pack import MANIFEST, OBJECTS, PackError, PackFolder, encode, is_path, read_pack, verify
 from appliance.vllm.cache_packs.store import folders, judge
-from appliance.vllm.cache_packs.working_copy import clear_orphans, working_copy
+from appliance.vllm.cache_packs.working_copy import clear_orphans, place_of, working_copy
 from appliance.vllm.plan import VllmPlan
 from appliance.vllm.source import VllmSource, vllm_source
 from tests.vllm.compiled import COMPILED, FACTS
@@ -216,6 +219,21 @@ def test_a_file_is_not_another_ones_folder(made: PackFolder) -> None:
         read_pack(made.path)
 
 
+def test_a_list_of_deep_paths_takes_little_memory(made: PackFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read before anybody's signature is known, and by each preflight."""
+    [first, *_] = made.pack.files
+    deep = "/".join("d" * 60 for _ in range(60))
+    files = tuple(structs.replace(first, path=f"triton/{number}/{deep}") for number in range(200))
+    (made.path / MANIFEST).write_bytes(raw := encode(structs.replace(made.pack, files=files)))
+    monkeypatch.setattr(pack, "MAX_MANIFEST_BYTES", 1 << 20)  # so much is set aside before it is read
+    tracemalloc.start()
+    try:
+        read_pack(made.path)
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(raw)
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("facts", [
     {"processor": "\x1b[31mred"}, {"folder": "/a\nb"}, {"settings": {"a\x00": "1"}},
 ])  # fmt: skip
@@ -330,9 +348,13 @@ def test_copies_of_packs_that_are_gone_go(made: PackFolder, caches: Path, tmp_pa
     again = make_pack(caches, tmp_path / "packs" / "two", profile="chat", cold_s=1, facts=FACTS)
     copies = [working_copy(pack, home) for pack in (made, again)]
     (home / "vllm").mkdir()
-    clear_orphans(home, [made, again])
+    (home / ".partial-vllm-pack-0123456789abcdef").mkdir()  # of a launch that was killed, with a pack that is gone
+    clear_orphans(home, [made, again], None)
     assert sorted(home.iterdir()) == sorted([*copies, home / "vllm"])
-    clear_orphans(home, [again])
+    clear_orphans(home, [again], made)  # it was removed a moment ago
+    clear_orphans(home, [again, PackError("not-readable", "a folder that is not mounted")], None)
+    assert sorted(home.iterdir()) == sorted([*copies, home / "vllm"])
+    clear_orphans(home, [again], None)
     assert sorted(home.iterdir()) == sorted([copies[1], home / "vllm"])
 
 
@@ -359,6 +381,46 @@ def test_nothing_of_a_damaged_pack_is_used(made: PackFolder, tmp_path: Path, har
     assert list((tmp_path / "home").iterdir()) == []
     with pytest.raises(PackError):
         verify(made.path)
+
+
+@contextmanager
+def no_file_over(size: int) -> Iterator[None]:
+    """As on a disk that becomes full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_not_taken_for_a_damaged_pack(made: PackFolder, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with pytest.raises(OSError, match="File too large") as raised, no_file_over(1000):
+        working_copy(made, home)
+    assert raised.value.filename == str(place_of(made, home))
+    assert list(home.iterdir()) == []
+
+
+def test_a_copy_has_its_name_only_once_the_disk_has_it(
+    made: PackFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut leaves under that name is taken for whole ever after."""
+    synced, named, rename = set(), [], os.rename
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.add(os.fstat(handle).st_ino))
+
+    def remember(source: Path, target: Path) -> None:
+        named.append(set(synced))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", remember)
+    copy = working_copy(made, tmp_path / "home")
+    assert named == [{path.stat().st_ino for path in (copy, *copy.rglob("*"))}]
+
+
+def test_a_pack_of_nothing_keeps_no_launch_from_starting(made: PackFolder, tmp_path: Path) -> None:
+    (made.path / MANIFEST).write_bytes(encode(structs.replace(made.pack, files=())))
+    assert content(working_copy(read_pack(made.path), tmp_path / "home")) == {}
 
 
 def test_a_cut_off_copy_is_made_anew(made: PackFolder, tmp_path: Path) -> None:

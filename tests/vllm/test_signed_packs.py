@@ -13,6 +13,7 @@ from msgspec import structs
 
 from appliance.bundle.cache_packs import signed_by
 from appliance.bundle.errors import BundleError, UntrustedError
+from appliance.bundle.install import only_one
 from appliance.bundle.signature import Key, PublicKey
 from appliance.caches import carry
 from appliance.caches.carry import add
@@ -21,7 +22,7 @@ from appliance.vllm.cache_packs import store
 from appliance.vllm.cache_packs.pack import MANIFEST, OBJECTS, PackError, PackFolder, encode, read_pack, verify
 from appliance.vllm.cache_packs.store import judge
 from tests.vllm.compiled import COMPILED, FACTS
-from tests.vllm.test_cache_packs import object_of, packed
+from tests.vllm.test_cache_packs import no_file_over, object_of, packed
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +84,21 @@ def test_a_source_that_changes_after_it_was_signed_is_not_taken(
     added = add(signed.path, packs, [key.public])
     assert added.digest == signed.digest
     assert signed_by(added.path, [key.public]) == (key.public.id, True)
+
+
+def test_one_is_added_at_a_time(signed: PackFolder, tmp_path: Path, key: Key) -> None:
+    """Two would write to the same hidden folder."""
+    packs = tmp_path / "packs"
+    packs.mkdir()
+    with only_one(packs), pytest.raises(BundleError) as raised:
+        add(signed.path, packs, [key.public])
+    assert raised.value.code == "busy"
+
+
+def test_a_full_disk_is_not_taken_for_a_damaged_pack(signed: PackFolder, tmp_path: Path, key: Key) -> None:
+    with pytest.raises(OSError, match="File too large"), no_file_over(4000):
+        add(signed.path, tmp_path / "packs", [key.public])
+    assert list((tmp_path / "packs").iterdir()) == []
 
 
 def test_others_may_read_it_whatever_the_umask(caches: Path, tmp_path: Path) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from appliance.vllm.cache_packs.pack import PackFolder, pass_on
+from appliance.vllm.cache_packs.pack import PackError, PackFolder, pieces
 
 _PREFIX: Final = "vllm-pack-"
 _PARTIAL: Final = ".partial-"
+_AT_ONCE: Final = 16
 
 
 def place_of(folder: PackFolder, caches: Path) -> Path:
@@ -21,7 +23,8 @@ def place_of(folder: PackFolder, caches: Path) -> Path:
 
 def working_copy(folder: PackFolder, caches: Path) -> Path:
     """The caches of launches that use this pack, in a folder of `caches`; made at the first of them, every file
-    compared with its hash on the way. What vLLM compiles besides is kept there too.
+    compared with its hash on the way. What vLLM compiles besides is kept there too. Once it has its name it is whole,
+    also after a power cut.
 
     Raises:
         PackError: a file of the pack is missing or damaged; nothing of it is used then.
@@ -30,27 +33,50 @@ def working_copy(folder: PackFolder, caches: Path) -> Path:
     target = place_of(folder, caches)
     if target.is_dir():
         return target
-    caches.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = caches / f"{_PARTIAL}{target.name}"
     shutil.rmtree(partial, ignore_errors=True)  # of a launch that was cut off
     try:
+        partial.mkdir(mode=0o700, parents=True)
         for file in folder.pack.files:
             place = partial / file.path
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with place.open("xb") as opened:
-                pass_on(folder, file, opened.write)
+                opened.writelines(pieces(folder, file))
             place.chmod(0o700 if place.suffix == ".so" else 0o600)
             os.utime(place, ns=(file.modified_ns, file.modified_ns))
+        _sync_all(partial)
         os.rename(partial, target)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(target)  # a write names none
         raise
     return target
 
 
-def clear_orphans(caches: Path, packs: Iterable[PackFolder]) -> None:
-    """Remove the copies of packs that are not there any more."""
-    kept = {place_of(folder, caches) for folder in packs}
-    for old in caches.glob(f"{_PREFIX}*"):
+def clear_orphans(caches: Path, found: Iterable[PackFolder | PackError], used: PackFolder | None) -> None:
+    """Remove the copies of packs that are not there any more, whole or cut off, but for the one that is `used`. None
+    is, where a pack that is there cannot be read."""
+    kept = set() if used is None else {place_of(used, caches)}
+    for folder in found:
+        if isinstance(folder, PackError):
+            return
+        kept.add(place_of(folder, caches))
+    for old in (*caches.glob(f"{_PREFIX}*"), *caches.glob(f"{_PARTIAL}{_PREFIX}*")):
         if old not in kept:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync_all(folder: Path) -> None:
+    """Many at once: one after the other, each would wait for the disk."""
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for _ in threads.map(_sync, (folder, *folder.rglob("*"))):
+            pass
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
