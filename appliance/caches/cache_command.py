@@ -35,6 +35,8 @@ def pack(source: str | None, sign: Path | None, password_file: Path | None, out:
     from appliance.caches.collect import make_pack
     from appliance.caches.launched import last_launch
 
+    if password_file is not None and sign is None:
+        raise click.UsageError("--password-file is for the key that --sign names: give that too.")
     home = Home.from_environment().create()
     with _told(as_json):
         launched = last_launch(source, home)
@@ -114,10 +116,8 @@ def add(path: Path, allow_untrusted: bool) -> None:
     from appliance.caches.carry import add as add_pack
 
     home = Home.from_environment().create()
-    packs = home.root / "cache-packs"
-    packs.mkdir(exist_ok=True)
     with _told(False):
-        added = add_pack(path, packs, trusted_keys(home), allow_untrusted=allow_untrusted)
+        added = add_pack(path, home.root / "cache-packs", trusted_keys(home), allow_untrusted=allow_untrusted)
     click.echo(f"Added {added.pack.name}: {_size(added)}. `ingot check` says whether a profile can use it.")
 
 
