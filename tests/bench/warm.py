@@ -184,7 +184,7 @@ class Watch:
         while not self._over.wait(LOOK_EVERY_S):
             for pid in descendants(os.getpid()):
                 found = hook.tool_of(command := command_of(pid))
-                if found is not None and found[0] in hook.COMPILERS and hook.compiles(*found):
+                if found is not None and found[0] in hook.COMPILERS and hook.compiles(found[1]):
                     self._seen.setdefault(pid, shlex.join(command))
 
 

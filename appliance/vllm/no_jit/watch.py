@@ -83,6 +83,6 @@ def compiled(folder: Path, pid: int) -> CompilationForbiddenError | None:
         return CompilationForbiddenError(said.partition("\n")[0])
     for process in descendants(pid):
         found = hook.tool_of(command := command_of(process))
-        if found is not None and found[0] in hook.COMPILERS and hook.compiles(*found):
+        if found is not None and found[0] in hook.COMPILERS and hook.compiles(found[1]):
             return CompilationForbiddenError(f"{found[0]} runs as process {process}: {shlex.join(command)[:_SHOWN]}")
     return None
