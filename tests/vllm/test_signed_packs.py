@@ -19,7 +19,17 @@ from appliance.caches import carry
 from appliance.caches.carry import add
 from appliance.caches.collect import make_pack
 from appliance.vllm.cache_packs import store
-from appliance.vllm.cache_packs.pack import MANIFEST, OBJECTS, PackError, PackFolder, encode, read_pack, verify
+from appliance.vllm.cache_packs.pack import (
+    MANIFEST,
+    OBJECTS,
+    SIGNATURE,
+    SIGNER,
+    PackError,
+    PackFolder,
+    encode,
+    read_pack,
+    verify,
+)
 from appliance.vllm.cache_packs.store import judge
 from tests.vllm.compiled import COMPILED, FACTS
 from tests.vllm.test_cache_packs import no_file_over, object_of, packed
@@ -60,6 +70,15 @@ def test_a_list_that_was_changed_after_signing_is_refused(signed: PackFolder, tm
     (signed.path / MANIFEST).write_bytes(msgspec.json.encode(changed))
     with pytest.raises(BundleError):
         add(signed.path, tmp_path / "packs", [key.public], allow_untrusted=True)
+
+
+@pytest.mark.parametrize(("name", "left"), [(SIGNATURE, b"junk"), (SIGNER, b"junk"), (SIGNER, None)])
+def test_a_key_or_a_signature_that_is_no_longer_one_is_named(signed: PackFolder, name: str, left: bytes | None) -> None:
+    (signed.path / name).unlink()
+    if left is not None:
+        (signed.path / name).write_bytes(left)
+    with pytest.raises(BundleError, match=name):
+        signed_by(signed.path, ())
 
 
 def test_another_of_the_same_name_stays(signed: PackFolder, made: PackFolder, tmp_path: Path, key: Key) -> None:
