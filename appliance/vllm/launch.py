@@ -96,7 +96,7 @@ class VllmLaunch(EngineLaunch):
             self._run(plan, place, said)
         except OSError as error:
             reason = f"Cannot start vLLM: {error.filename or 'its process'}: {error.strerror}"
-            self.finish(End(state=State.FAILED, reason=reason))
+            self.finish(End(state=State.FAILED, reason=reason, error=error))
             return
         await self._answers()
         assert self.child is not None

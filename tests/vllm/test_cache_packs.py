@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import tracemalloc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +27,7 @@ from appliance.vllm.cache_packs.working_copy import clear_orphans, place_of, wor
 from appliance.vllm.plan import VllmPlan
 from appliance.vllm.source import VllmSource, vllm_source
 from tests.vllm.compiled import COMPILED, FACTS
+from tests.vllm.full_disk import no_file_over
 from tests.vllm.stand_in import install
 from tests.vllm.test_vllm_command import CPU, gpus, planned
 
@@ -185,6 +184,11 @@ def test_links_are_followed_only_within_the_caches(caches: Path, tmp_path: Path)
     assert packed(made) == COMPILED | {"triton/AB/alias": b"cubin"}
 
 
+def test_a_name_that_is_no_text_is_left_out(caches: Path, tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(caches / "triton") + b"/\xff.cubin")).touch()
+    assert packed(make_pack(caches, tmp_path / "one", profile="chat", cold_s=1, facts=FACTS)) == COMPILED
+
+
 def test_nothing_is_left_where_none_can_be_made(caches: Path, tmp_path: Path, made: PackFolder) -> None:
     for out, source, code in (
         (made.path, caches, "file-exists"),
@@ -200,7 +204,7 @@ def test_nothing_is_left_where_none_can_be_made(caches: Path, tmp_path: Path, ma
 
 @pytest.mark.parametrize("path", [
     "triton/../../x", "/etc/passwd", "huggingface/token", "triton", "triton//x", "triton/./x", "vllm-config/x", "",
-    "..", "triton/a\nb",
+    "..", "triton/a\nb", "triton/" + 200 * "\u00fc",
 ])  # fmt: skip
 def test_a_pack_reaches_nothing_but_caches_of_code(made: PackFolder, path: str) -> None:
     assert not is_path(path)
@@ -381,17 +385,6 @@ def test_nothing_of_a_damaged_pack_is_used(made: PackFolder, tmp_path: Path, har
     assert list((tmp_path / "home").iterdir()) == []
     with pytest.raises(PackError):
         verify(made.path)
-
-
-@contextmanager
-def no_file_over(size: int) -> Iterator[None]:
-    """As on a disk that becomes full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_is_not_taken_for_a_damaged_pack(made: PackFolder, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ from appliance.vllm.cache_packs.pack import (
 )
 from appliance.vllm.cache_packs.store import judge
 from tests.vllm.compiled import COMPILED, FACTS
-from tests.vllm.test_cache_packs import no_file_over, object_of, packed
+from tests.vllm.full_disk import no_file_over
+from tests.vllm.test_cache_packs import object_of, packed
 
 
 @pytest.fixture(scope="module")

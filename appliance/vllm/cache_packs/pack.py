@@ -35,7 +35,7 @@ PACKED: Final = tuple(
         "FLASHINFER_WORKSPACE_BASE", "DG_JIT_CACHE_DIR", "TILELANG_CACHE_DIR", "CUTE_DSL_CACHE_DIR", "CUDA_CACHE_PATH",
     )
 )  # fmt: skip
-_PART: Final = r"(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]{1,255}"
+_PART: Final = r"(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f\ud800-\udfff]{1,255}"
 _PATH: Final = re.compile(rf"(?:{'|'.join(map(re.escape, PACKED))})(?:/{_PART}){{1,64}}")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -100,8 +100,11 @@ class _AnyFormat(msgspec.Struct):
 
 
 def is_path(path: str) -> bool:
-    """Whether a pack may hold a file there: below one of the caches, and nowhere else."""
-    return len(path) <= 4096 and _PATH.fullmatch(path) is not None
+    """Whether a pack may hold a file there: below one of the caches, and nowhere else; with names that are text, of as
+    many bytes as file systems allow."""
+    if len(path) > 4096 or _PATH.fullmatch(path) is None:
+        return False
+    return all(len(part) <= 255 for part in path.encode().split(b"/"))
 
 
 def encode(pack: Pack) -> bytes:
