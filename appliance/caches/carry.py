@@ -10,7 +10,7 @@ from appliance.bundle.cache_packs import signed_by, take_over
 from appliance.bundle.errors import UntrustedError
 from appliance.bundle.install import only_one
 from appliance.bundle.signature import PublicKey
-from appliance.home import read_file
+from appliance.home import read_file, sync_below
 from appliance.vllm.cache_packs.pack import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
@@ -55,6 +55,7 @@ def _add(source: Path, packs: Path, trusted: Sequence[PublicKey], *, allow_untru
         for file in {file.sha256: file for file in found.pack.files}.values():
             with found.object(file).open("xb") as opened:
                 opened.writelines(pieces(source_of, file))
+        sync_below(partial)
         return take_over(partial, packs)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

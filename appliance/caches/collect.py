@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from appliance.home import sync_folder, write_atomically
+from appliance.home import sync_below, sync_folder
 from appliance.vllm.cache_packs.facts import Facts
 from appliance.vllm.cache_packs.pack import (
     MANIFEST,
@@ -66,8 +66,9 @@ def make_pack(
         if key is not None:
             (partial / SIGNATURE).write_bytes(key.sign(raw, f"ingot cache pack {pack.name} timestamp:{pack.created}"))
             (partial / SIGNER).write_bytes(str(key.public).encode())
-        write_atomically(partial / MANIFEST, raw.decode())
+        (partial / MANIFEST).write_bytes(raw)
         open_to_readers(partial)
+        sync_below(partial)
         os.rename(partial, out)
         sync_folder(out.parent)
     except BaseException:

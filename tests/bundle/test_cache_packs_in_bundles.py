@@ -210,7 +210,7 @@ def test_two_of_one_name_are_not_bundled(made: PackFolder, key: Key, tmp_path: P
 def test_the_commands(made: PackFolder, model: Path, key: Key, home: Home, tmp_path: Path) -> None:
     trust(home, key.public)
     (tmp_path / "site.key").write_bytes(Key.generate().encode(""))
-    run = CliRunner(env={"INGOT_HOME": str(home.root), "INGOT_MODELS": str(home.models)})
+    run = CliRunner(env={"INGOT_HOME": str(home.root), "INGOT_MODELS": str(home.models), "INGOT_VLLM": None})
     out = tmp_path / "c.ingot"
     arguments = ["create", "--model", model, "--pack", made.path, "--sign", tmp_path / "site.key", "--out", out]
     done = run.invoke(command, [*map(str, arguments), "--json"])

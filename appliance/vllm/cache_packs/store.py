@@ -22,7 +22,7 @@ OF_A_PLACE: Final = frozenset({"relative", "not-readable"})
 def folders(home: Home, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Where packs lie, the state folder's own first: only its owner writes there."""
     named = environ.get(VARIABLE, "").split(os.pathsep)
-    return (home.root / "cache-packs", *(Path(name) for name in named if name))
+    return (home.cache_packs, *(Path(name) for name in named if name))
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from appliance.home import sync_below
 from appliance.vllm.cache_packs.pack import PackError, PackFolder, pieces
 
 _PREFIX: Final = "vllm-pack-"
 _PARTIAL: Final = ".partial-"
-_AT_ONCE: Final = 16
 
 
 def place_of(folder: PackFolder, caches: Path) -> Path:
@@ -44,7 +43,7 @@ def working_copy(folder: PackFolder, caches: Path) -> Path:
                 opened.writelines(pieces(folder, file))
             place.chmod(0o700 if place.suffix == ".so" else 0o600)
             os.utime(place, ns=(file.modified_ns, file.modified_ns))
-        _sync_all(partial)
+        sync_below(partial)
         os.rename(partial, target)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
@@ -65,18 +64,3 @@ def clear_orphans(caches: Path, found: Iterable[PackFolder | PackError], used: P
     for old in (*caches.glob(f"{_PREFIX}*"), *caches.glob(f"{_PARTIAL}{_PREFIX}*")):
         if old not in kept:
             shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync_all(folder: Path) -> None:
-    """Many at once: one after the other, each would wait for the disk."""
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for _ in threads.map(_sync, (folder, *folder.rglob("*"))):
-            pass
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
