@@ -42,7 +42,6 @@ def pack(source: str | None, sign: Path | None, password_file: Path | None, out:
         launched = last_launch(source, home)
         key = _key(sign, password_file) if sign else None
         folder = out.absolute() if out else home.cache_packs / launched.default_name
-        folder.parent.mkdir(parents=True, exist_ok=True)
         made = make_pack(
             launched.caches, folder, profile=launched.profile, cold_s=launched.cold_s, facts=launched.facts, key=key
         )

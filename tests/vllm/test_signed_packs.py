@@ -106,13 +106,19 @@ def test_a_source_that_changes_after_it_was_signed_is_not_taken(
     assert signed_by(added.path, [key.public]) == (key.public.id, True)
 
 
-def test_one_is_added_at_a_time(signed: PackFolder, tmp_path: Path, key: Key) -> None:
+def test_one_is_made_or_added_at_a_time(signed: PackFolder, caches: Path, tmp_path: Path, key: Key) -> None:
     """Two would write to the same hidden folder."""
     packs = tmp_path / "packs"
     packs.mkdir()
-    with only_one(packs), pytest.raises(BundleError) as raised:
-        add(signed.path, packs, [key.public])
-    assert raised.value.code == "busy"
+    with only_one(packs):
+        for write in (
+            lambda: add(signed.path, packs, [key.public]),
+            lambda: make_pack(caches, packs / "one", profile="chat", cold_s=1, facts=FACTS),
+        ):
+            with pytest.raises(BundleError) as raised:
+                write()
+            assert raised.value.code == "busy"
+    assert list(packs.iterdir()) == []
 
 
 def test_a_full_disk_is_not_taken_for_a_damaged_pack(signed: PackFolder, tmp_path: Path, key: Key) -> None:
