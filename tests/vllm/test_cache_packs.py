@@ -74,6 +74,7 @@ def content(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("changes", [
     {"served-model-name": "other"}, {"gpu-memory-utilization": 0.5}, {"sampling-defaults.temperature": 0.5},
     {"prefix-caching": False}, {"vllm.environment.NCCL_DEBUG": "WARN"}, {"vllm.extra-args.tool-call-parser": "hermes"},
+    {"vllm.environment.MAX_JOBS": "4"}, {"vllm.environment.LANG": "C.UTF-8"},
 ])  # fmt: skip
 def test_what_no_compiler_sees_makes_no_difference(home: Home, program: Path, changes: dict[str, Any]) -> None:
     assert facts(home, program, changes) == facts(home, program)

@@ -36,7 +36,10 @@ HARMLESS_FLAGS: Final = frozenset({
 # Variables of the front door's own environment that vLLM, or one of its compilers, goes by.
 INHERITED: Final = frozenset({"CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDAFLAGS", "CUDA_HOME", "CUDA_PATH"})
 INHERITED_PREFIXES: Final = ("VLLM_", "TORCH", "TRITON_", "FLASHINFER_", "DG_", "TILELANG_", "CUTE_DSL_", "NVCC_")
-HARMLESS_VARIABLES: Final = ("NCCL_", "GLOO_", "RAY_", "VLLM_LOGGING_", "VLLM_LOG_", MULTIPROCESSING)
+HARMLESS_VARIABLES: Final = (
+    "NCCL_", "GLOO_", "RAY_", "VLLM_LOGGING_", "VLLM_LOG_", MULTIPROCESSING, "LANG", "MAX_JOBS",
+    "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF",
+)  # fmt: skip
 
 # Between kinds of GPUs where a launch takes unlike ones.
 _AND: Final = " and "
