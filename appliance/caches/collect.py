@@ -48,13 +48,18 @@ def make_pack(
 
     Raises:
         BundleError: another pack is being made beside it.
-        PackError: there is nothing compiled, a file changes while it is read, or `out` exists.
+        PackError: there is nothing compiled, a file changes while it is read, or `out` exists or cannot be made.
     """
     if not NAME.fullmatch(out.name):
         raise PackError("name", f"{out.name!r} is no name for a pack; use letters, digits, '.', '_' and '-'")
     if os.path.lexists(out):
         raise PackError("file-exists", f"{out} already exists; remove it, or choose another --out")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PackError("out", f"{out.parent} cannot be made: {error.strerror}; choose another --out") from error
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise PackError("out", f"{out.parent} cannot be written to; choose another --out")
     with only_one(out.parent):
         _write(caches, out, profile=profile, cold_s=cold_s, facts=facts, key=key)
     return read_pack(out)

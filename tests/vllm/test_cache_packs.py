@@ -185,6 +185,14 @@ def test_links_are_followed_only_within_the_caches(caches: Path, tmp_path: Path)
     assert packed(made) == COMPILED | {"triton/AB/alias": b"cubin"}
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_where_none_may_be_written_another_folder_is_asked_for(caches: Path, tmp_path: Path) -> None:
+    """As in the engine's container, which only reads the state folder's packs."""
+    (tmp_path / "packs").mkdir(mode=0o500)
+    with pytest.raises(PackError, match="--out"):
+        make_pack(caches, tmp_path / "packs" / "one", profile="chat", cold_s=1, facts=FACTS)
+
+
 def test_a_name_that_is_no_text_is_left_out(caches: Path, tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(caches / "triton") + b"/\xff.cubin")).touch()
     assert packed(make_pack(caches, tmp_path / "one", profile="chat", cold_s=1, facts=FACTS)) == COMPILED
@@ -195,6 +203,7 @@ def test_nothing_is_left_where_none_can_be_made(caches: Path, tmp_path: Path, ma
         (made.path, caches, "file-exists"),
         (tmp_path / "empty", tmp_path / "nothing", "nothing-compiled"),
         (tmp_path / "a b", caches, "name"),
+        (made.path / MANIFEST / "one", caches, "out"),
     ):
         before = sorted(tmp_path.iterdir())
         with pytest.raises(PackError) as raised:
