@@ -18,7 +18,7 @@ REPORT = "INGOT_JIT_REPORT"
 LOADED = ".loaded"  # what is added to the name of the report
 COMPILERS = frozenset({
     "nvcc", "cicc", "ptxas", "ptxas-blackwell", "nvlink", "fatbinary", "tileiras", "hipcc", "gcc", "g++", "cc", "c++",
-    "cc1", "cc1plus", "clang", "clang++", "nvc", "nvc++", "icx", "icpx",
+    "clang", "clang++", "nvc", "nvc++", "icx", "icpx",
 })  # fmt: skip
 BUILDERS = frozenset({"ninja", "ninja-build", "make", "cmake"})
 # With one of these, or what begins with one of those, a compiler only answers a question.
