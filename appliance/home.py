@@ -11,7 +11,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,6 +183,8 @@ def sync_folder(folder: Path) -> None:
 def sync_below(folder: Path) -> None:
     """All files below a folder, and their names, outlast a power cut from here on. Many are synced at once: one after
     the other, each would wait for the disk."""
+    from concurrent.futures import ThreadPoolExecutor  # late: nearly everything imports this module
+
     with ThreadPoolExecutor(_SYNCED_AT_ONCE) as threads:
         for _ in threads.map(_sync, (folder, *folder.rglob("*"))):
             pass
