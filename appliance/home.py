@@ -92,6 +92,11 @@ class Home:
         return self.root / "engine-machine.json"
 
     @property
+    def cache_packs(self) -> Path:
+        """What vLLM compiled elsewhere: a folder a pack."""
+        return self.root / "cache-packs"
+
+    @property
     def selftest(self) -> Path:
         """What the first good launch of each checkpoint answered, by digest."""
         return self.root / "selftest"
@@ -138,6 +143,7 @@ def usual_folders(environ: Mapping[str, str] = os.environ) -> list[Path]:
 
 LAUNCH_ID = re.compile(r"(\d{8}-\d{6})-([0-9a-f]{4})")
 _TICKS = 65536
+_SYNCED_AT_ONCE = 16
 
 
 def launch_id_of(ticks: int) -> str:
@@ -171,7 +177,21 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 def sync_folder(folder: Path) -> None:
     """The names in a folder outlast a power cut from here on."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(folder, os.O_DIRECTORY)
+
+
+def sync_below(folder: Path) -> None:
+    """All files below a folder, and their names, outlast a power cut from here on. Many are synced at once: one after
+    the other, each would wait for the disk."""
+    from concurrent.futures import ThreadPoolExecutor  # late: nearly everything imports this module
+
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as threads:
+        for _ in threads.map(_sync, (folder, *folder.rglob("*"))):
+            pass
+
+
+def _sync(path: Path, flags: int = 0) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(handle)
     finally:

@@ -111,7 +111,7 @@ def install(
         if packs or (not named and manifest.packs):
             found = install_packs(
                 path,
-                home.root / "cache-packs",
+                home.cache_packs,
                 trusted,
                 hardware.inventory(home=home),
                 names=packs or None,

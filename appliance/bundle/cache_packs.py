@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,15 +62,32 @@ def signed_by(folder: Path, trusted: Sequence[PublicKey]) -> tuple[str | None, b
     if not (folder / SIGNATURE).exists():
         return None, False
     raw = read_file(folder / MANIFEST, MAX_MANIFEST_BYTES)
-    signature = Signature(read_file(folder / SIGNATURE, MAX_SIGNATURE_BYTES))
-    key = PublicKey.parse(read_file(folder / SIGNER, MAX_KEY_BYTES))
+    with _whole_beside(SIGNATURE):
+        signature = Signature(read_file(folder / SIGNATURE, MAX_SIGNATURE_BYTES))
+    with _whole_beside(SIGNER):
+        key = PublicKey.parse(read_file(folder / SIGNER, MAX_KEY_BYTES))
     known = [one for one in trusted if one.id == signature.key_id]
     if known and key not in known:
         raise BundleError("signer", f"{SIGNER} has the id of a trusted key but is another key; do not use this pack")
     if key.id != signature.key_id:
         raise BundleError("signer", f"{SIGNER} is not the key that signed the pack; do not use this pack")
-    signature.check(raw, key)
+    try:
+        signature.check(raw, key)
+    except BundleError as error:
+        what = f"{MANIFEST} is not what key {key.id} signed: it was changed, or {SIGNATURE} is another pack's"
+        raise BundleError(error.code, f"{what}; do not use this pack") from error
     return key.id, bool(known)
+
+
+@contextmanager
+def _whole_beside(name: str) -> Iterator[None]:
+    """A key or a signature that cannot be read is told as that of a pack."""
+    try:
+        yield
+    except OSError as error:
+        raise BundleError("signature", f"{name} cannot be read: {error.strerror}; copy the pack again") from error
+    except BundleError as error:
+        raise BundleError(error.code, f"{name} is damaged; copy the pack again") from error
 
 
 def pack_entries(folder: Path) -> tuple[PackNote, list[Entry]]:

@@ -184,16 +184,14 @@ def _copy_file(archive: Archive, file: BundledFile, member: Member, target: Path
 
 
 @contextlib.contextmanager
-def only_one(models_folder: Path) -> Iterator[None]:
-    """Held for the time of an import: two at once would write to the same hidden folder."""
-    fd = os.open(models_folder, os.O_RDONLY | os.O_DIRECTORY)
+def only_one(folder: Path) -> Iterator[None]:
+    """Held while something is put into `folder`: two at once would write to the same hidden folder in it."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BundleError(
-                "busy", f"another import into {models_folder} is running; wait until it has finished"
-            ) from error
+            raise BundleError("busy", f"another `ingot` is writing to {folder}; wait until it has finished") from error
         yield
     finally:
         os.close(fd)

@@ -71,6 +71,12 @@ def create(order: Order, report: Report = lambda what, done, total: None) -> Man
     models = [model_entries(folder) for folder in order.models]
     casts = [cast_entries(folder) for folder in order.casts]
     packs = [pack_entries(folder) for folder in order.packs]
+    names = [note.name for note, _ in packs]
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise BundleError(
+            "name-clash",
+            f"two of the cache packs are named {twice[0]}; leave one out, or make it again with another --out",
+        )
     folders = [
         *(entry for _, entries in casts for entry in entries),
         *(entry for _, entries in packs for entry in entries),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -35,12 +36,18 @@ def told(as_json: bool = False) -> Iterator[None]:
         yield
     except (BundleError, CheckpointError, OSError) as error:
         status = 3 if isinstance(error, UntrustedError) else 1
+        what = _of_the_system(error) if isinstance(error, OSError) else str(error)
         if as_json:
             click.echo(
-                msgspec.json.encode(
-                    {"whole": status == 3, "code": getattr(error, "code", "not-read"), "error": str(error)}
-                )
+                msgspec.json.encode({"whole": status == 3, "code": getattr(error, "code", "not-read"), "error": what})
             )
             raise SystemExit(status) from error
-        click.echo(f"Error: {in_sentences(str(error))}", err=True)
+        click.echo(f"Error: {in_sentences(what)}", err=True)
         raise SystemExit(status) from error
+
+
+def _of_the_system(error: OSError) -> str:
+    """Without the number, which an OSError begins with."""
+    why = error.strerror or str(error)
+    where = f"{error.filename}: {why}" if error.filename else why
+    return f"{where}; free some space, then try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else where

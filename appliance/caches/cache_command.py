@@ -35,12 +35,13 @@ def pack(source: str | None, sign: Path | None, password_file: Path | None, out:
     from appliance.caches.collect import make_pack
     from appliance.caches.launched import last_launch
 
+    if password_file is not None and sign is None:
+        raise click.UsageError("--password-file is for the key that --sign names: give that too.")
     home = Home.from_environment().create()
     with _told(as_json):
         launched = last_launch(source, home)
         key = _key(sign, password_file) if sign else None
-        folder = out.absolute() if out else home.root / "cache-packs" / launched.default_name
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder = out.absolute() if out else home.cache_packs / launched.default_name
         made = make_pack(
             launched.caches, folder, profile=launched.profile, cold_s=launched.cold_s, facts=launched.facts, key=key
         )
@@ -58,6 +59,7 @@ def pack(source: str | None, sign: Path | None, password_file: Path | None, out:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_packs(as_json: bool) -> None:
     """List the packs of this machine."""
+    from appliance.bundle.telling import in_sentences
     from appliance.vllm.cache_packs.pack import PackError
     from appliance.vllm.cache_packs.store import folders, packs
 
@@ -77,7 +79,7 @@ def list_packs(as_json: bool) -> None:
         what = f"vLLM {facts.versions.get('vllm', '?')}, {facts.processor.partition(' (')[0]}"
         click.echo(f"{one.pack.name}  {_size(one)}, {what}")
     for error in bad:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {in_sentences(str(error))}", err=True)
     if not found:
         click.echo("There are no cache packs here. `ingot cache pack` makes one.", err=True)
 
@@ -114,10 +116,8 @@ def add(path: Path, allow_untrusted: bool) -> None:
     from appliance.caches.carry import add as add_pack
 
     home = Home.from_environment().create()
-    packs = home.root / "cache-packs"
-    packs.mkdir(exist_ok=True)
     with _told(False):
-        added = add_pack(path, packs, trusted_keys(home), allow_untrusted=allow_untrusted)
+        added = add_pack(path, home.cache_packs, trusted_keys(home), allow_untrusted=allow_untrusted)
     click.echo(f"Added {added.pack.name}: {_size(added)}. `ingot check` says whether a profile can use it.")
 
 

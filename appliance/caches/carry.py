@@ -8,8 +8,9 @@ from pathlib import Path
 
 from appliance.bundle.cache_packs import signed_by, take_over
 from appliance.bundle.errors import UntrustedError
+from appliance.bundle.install import only_one
 from appliance.bundle.signature import PublicKey
-from appliance.home import read_file
+from appliance.home import read_file, sync_below
 from appliance.vllm.cache_packs.pack import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
@@ -18,7 +19,7 @@ from appliance.vllm.cache_packs.pack import (
     SIGNER,
     PackFolder,
     make_store,
-    pass_on,
+    pieces,
     read_pack,
 )
 
@@ -27,13 +28,18 @@ def add(source: Path, packs: Path, trusted: Sequence[PublicKey], *, allow_untrus
     """Copy a pack to the folder `packs`, whole or not at all.
 
     Raises:
+        BundleError: its signature is not its own, or another is being added.
         PackError: it is damaged, or another of its name is there.
         UntrustedError: nobody trusted has signed it, unless `allow_untrusted`: it holds code that the engine runs.
     """
-    name = read_pack(source).pack.name
-    partial = packs / f".partial-{name}"
-    shutil.rmtree(partial, ignore_errors=True)
     make_store(packs)
+    with only_one(packs):
+        return _add(source, packs, trusted, allow_untrusted=allow_untrusted)
+
+
+def _add(source: Path, packs: Path, trusted: Sequence[PublicKey], *, allow_untrusted: bool) -> PackFolder:
+    partial = packs / f".partial-{read_pack(source).pack.name}"
+    shutil.rmtree(partial, ignore_errors=True)  # of one that was cut off
     try:
         partial.mkdir()
         for part in (MANIFEST, SIGNATURE, SIGNER):
@@ -48,7 +54,8 @@ def add(source: Path, packs: Path, trusted: Sequence[PublicKey], *, allow_untrus
         (partial / OBJECTS).mkdir()
         for file in {file.sha256: file for file in found.pack.files}.values():
             with found.object(file).open("xb") as opened:
-                pass_on(source_of, file, opened.write)
+                opened.writelines(pieces(source_of, file))
+        sync_below(partial)
         return take_over(partial, packs)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from appliance.home import sync_folder, write_atomically
+from appliance.bundle.install import only_one
+from appliance.home import sync_below, sync_folder
 from appliance.vllm.cache_packs.facts import Facts
 from appliance.vllm.cache_packs.pack import (
     MANIFEST,
@@ -46,14 +47,27 @@ def make_pack(
     """Copy the compiled code in `caches` to the new folder `out`, which is there once it is whole.
 
     Raises:
-        PackError: there is nothing compiled, a file changes while it is read, or `out` exists.
+        BundleError: another pack is being made beside it.
+        PackError: there is nothing compiled, a file changes while it is read, or `out` exists or cannot be made.
     """
     if not NAME.fullmatch(out.name):
         raise PackError("name", f"{out.name!r} is no name for a pack; use letters, digits, '.', '_' and '-'")
     if os.path.lexists(out):
         raise PackError("file-exists", f"{out} already exists; remove it, or choose another --out")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PackError("out", f"{out.parent} cannot be made: {error.strerror}; choose another --out") from error
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise PackError("out", f"{out.parent} cannot be written to; choose another --out")
+    with only_one(out.parent):
+        _write(caches, out, profile=profile, cold_s=cold_s, facts=facts, key=key)
+    return read_pack(out)
+
+
+def _write(caches: Path, out: Path, *, profile: str, cold_s: float, facts: Facts, key: Key | None) -> None:
     partial = out.with_name(f".partial-{out.name}")
-    shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(partial, ignore_errors=True)  # of one that was cut off
     try:
         (partial / OBJECTS).mkdir(parents=True)
         files = tuple(_copy(caches, path, partial / OBJECTS) for path in _compiled(caches))
@@ -66,14 +80,14 @@ def make_pack(
         if key is not None:
             (partial / SIGNATURE).write_bytes(key.sign(raw, f"ingot cache pack {pack.name} timestamp:{pack.created}"))
             (partial / SIGNER).write_bytes(str(key.public).encode())
-        write_atomically(partial / MANIFEST, raw.decode())
+        (partial / MANIFEST).write_bytes(raw)
         open_to_readers(partial)
+        sync_below(partial)
         os.rename(partial, out)
         sync_folder(out.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return read_pack(out)
 
 
 def _compiled(caches: Path) -> Iterator[str]:

@@ -18,13 +18,16 @@ from appliance.profile.chosen import NoSuchProfileError, chosen_document
 from appliance.profile.schema import ProfileError
 from appliance.vllm.cache_packs import record
 from appliance.vllm.cache_packs.facts import Facts
-from appliance.vllm.cache_packs.pack import PackError
+from appliance.vllm.cache_packs.pack import PackError, PackFolder
+from appliance.vllm.cache_packs.store import folders, packs
+from appliance.vllm.cache_packs.working_copy import place_of
 from appliance.vllm.command_line import Place
 
 
 @dataclass(frozen=True)
 class Launched:
-    """`caches` is where the launch compiled, `cold_s` how long the slowest good one like it took to become ready."""
+    """`caches` is where the launch compiled, `cold_s` how long the slowest good one like it took to become ready, here
+    or where the pack that it used was made."""
 
     profile: str
     caches: Path
@@ -69,7 +72,11 @@ def last_launch(source: str | None, home: Home) -> Launched:
             f"start {name} again, then make the pack",
         )
     caches = Place.below(home).caches.with_name(newest.caches)
-    return Launched(name, caches, max(one.ready_s for one in good if one.compiled.facts == newest.facts), newest.facts)
+    took_s = [one.ready_s for one in good if one.compiled.facts == newest.facts]
+    for pack in packs(folders(home)):
+        if isinstance(pack, PackFolder) and place_of(pack, caches.parent) == caches:
+            took_s.append(pack.pack.cold_s)
+    return Launched(name, caches, max(took_s), newest.facts)
 
 
 class _Good(NamedTuple):

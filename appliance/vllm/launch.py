@@ -96,7 +96,7 @@ class VllmLaunch(EngineLaunch):
             self._run(plan, place, said)
         except OSError as error:
             reason = f"Cannot start vLLM: {error.filename or 'its process'}: {error.strerror}"
-            self.finish(End(state=State.FAILED, reason=reason))
+            self.finish(End(state=State.FAILED, reason=reason, error=error))
             return
         await self._answers()
         assert self.child is not None
@@ -169,14 +169,13 @@ class VllmLaunch(EngineLaunch):
         from appliance.vllm.command_line import Place
 
         place, said = Place.below(self._home, self.client.socket), []
+        clear_orphans(place.caches.parent, packs(folders(self._home)), plan.pack)
         if plan.pack is not None:
             try:
                 caches = working_copy(plan.pack, place.caches.parent)
             except PackError as error:
                 said.append(f"ingot: the cache pack {plan.pack.pack.name} is not used: {error}")
             else:
-                there = [pack for pack in packs(folders(self._home)) if not isinstance(pack, PackError)]
-                clear_orphans(place.caches.parent, [plan.pack, *there])
                 said.append(f"ingot: using the cache pack {plan.pack.pack.name}")
                 place = msgspec.structs.replace(place, caches=caches)
         place.caches.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import threading
@@ -21,10 +20,10 @@ import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from appliance.engine_process.process_tree import command_of, descendants
+from appliance.engine_process.process_tree import descendants
 from appliance.vllm.cache_packs.pack import read_pack
 from appliance.vllm.command_line import MULTIPROCESSING
-from appliance.vllm.no_jit import hook
+from appliance.vllm.no_jit.watch import compiler_at
 from tests.bench import shapes
 from tests.bench.servers import Server
 from tests.bench.table import Figure, conclude, describe_machine
@@ -184,9 +183,8 @@ class Watch:
     def _look(self) -> None:
         while not self._over.wait(LOOK_EVERY_S):
             for pid in descendants(os.getpid()):
-                found = hook.tool_of(command := command_of(pid))
-                if found is not None and found[0] in hook.COMPILERS and hook.compiles(*found):
-                    self._seen.setdefault(pid, shlex.join(command))
+                if (found := compiler_at(pid)) is not None:
+                    self._seen.setdefault(pid, found.command)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -198,10 +199,18 @@ def test_one_that_is_damaged_is_not_bundled(made: PackFolder, key: Key, tmp_path
     assert not (tmp_path / "a.ingot").exists()
 
 
+def test_two_of_one_name_are_not_bundled(made: PackFolder, key: Key, tmp_path: Path) -> None:
+    """A pack keeps its name in a folder of another: to rename that would not help."""
+    again = tmp_path / "renamed"
+    shutil.copytree(made.path, again)
+    with refusal("name-clash", names=("named chat-h100", "--out")):
+        create(Order(tmp_path / "a.ingot", key, packs=[made.path, again]))
+
+
 def test_the_commands(made: PackFolder, model: Path, key: Key, home: Home, tmp_path: Path) -> None:
     trust(home, key.public)
     (tmp_path / "site.key").write_bytes(Key.generate().encode(""))
-    run = CliRunner(env={"INGOT_HOME": str(home.root), "INGOT_MODELS": str(home.models)})
+    run = CliRunner(env={"INGOT_HOME": str(home.root), "INGOT_MODELS": str(home.models), "INGOT_VLLM": None})
     out = tmp_path / "c.ingot"
     arguments = ["create", "--model", model, "--pack", made.path, "--sign", tmp_path / "site.key", "--out", out]
     done = run.invoke(command, [*map(str, arguments), "--json"])

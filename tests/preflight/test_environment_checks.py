@@ -217,6 +217,26 @@ def test_vllm_keeps_its_caches_in_the_state_folder(home: Home, program: dict[str
     assert report.findings == []
 
 
+@pytest.mark.parametrize(("device", "severity"), [("cpu", Severity.ERROR), ("auto", Severity.WARNING)])
+@pytest.mark.parametrize(("folder", "found"), [("my state", 1), ("it's", 1), ("zustände", 0)])
+def test_a_state_folder_that_compilers_cannot_be_given_is_reported(
+    home: Home, program: dict[str, str], around: Surroundings, folder: str, found: int, device: str, severity: Severity
+) -> None:
+    """vLLM 0.32 with torch 2.13 ended with `g++: fatal error: input file '/srv/my' is the same as output file`."""
+    at = replace(home, root=home.root / folder)
+
+    def seen(changes: dict[str, Any]) -> list[tuple[str, Severity]]:
+        changes = {"engine": "vllm", "device": device, **changes}
+        report = look(
+            at, changes, inventory=recorded(GPU), surroundings=around, environ=program, only="caches-writable"
+        )
+        return [(one.id, one.severity) for one in report.findings]
+
+    assert seen({}) == [("cache-path-splits", severity)] * found
+    if device == "cpu":
+        assert seen({"enforce-eager": True}) == []
+
+
 def test_entries_of_another_user_are_reported(home: Home, around: Surroundings) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")

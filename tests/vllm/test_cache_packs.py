@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -17,14 +19,15 @@ from appliance.home import Home
 from appliance.packages import Packages
 from appliance.preflight import PreflightContext, run
 from appliance.preflight.surroundings import Surroundings
-from appliance.vllm.cache_packs import store
+from appliance.vllm.cache_packs import pack, store
 from appliance.vllm.cache_packs.facts import COMPILERS, Facts, differences, facts_of
 from appliance.vllm.cache_packs.pack import MANIFEST, OBJECTS, PackError, PackFolder, encode, is_path, read_pack, verify
 from appliance.vllm.cache_packs.store import folders, judge
-from appliance.vllm.cache_packs.working_copy import clear_orphans, working_copy
+from appliance.vllm.cache_packs.working_copy import clear_orphans, place_of, working_copy
 from appliance.vllm.plan import VllmPlan
 from appliance.vllm.source import VllmSource, vllm_source
 from tests.vllm.compiled import COMPILED, FACTS
+from tests.vllm.full_disk import no_file_over
 from tests.vllm.stand_in import install
 from tests.vllm.test_vllm_command import CPU, gpus, planned
 
@@ -71,6 +74,7 @@ def content(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("changes", [
     {"served-model-name": "other"}, {"gpu-memory-utilization": 0.5}, {"sampling-defaults.temperature": 0.5},
     {"prefix-caching": False}, {"vllm.environment.NCCL_DEBUG": "WARN"}, {"vllm.extra-args.tool-call-parser": "hermes"},
+    {"vllm.environment.MAX_JOBS": "4"}, {"vllm.environment.LANG": "C.UTF-8"},
 ])  # fmt: skip
 def test_what_no_compiler_sees_makes_no_difference(home: Home, program: Path, changes: dict[str, Any]) -> None:
     assert facts(home, program, changes) == facts(home, program)
@@ -82,6 +86,15 @@ def test_what_no_compiler_sees_makes_no_difference(home: Home, program: Path, ch
 ])  # fmt: skip
 def test_what_reaches_a_compiler_does(home: Home, program: Path, changes: dict[str, Any]) -> None:
     assert differences(facts(home, program), facts(home, program, changes))
+
+
+def test_secrets_stay_out_and_a_long_value_can_be_read_again(home: Home, program: Path) -> None:
+    """Facts go into packs, which go to other sites; and each value is of a length that a pack may have."""
+    secret = facts(home, program, {"vllm.extra-args.hf-overrides": '{"api_key": "hunter2hunter2"}'})
+    assert "hunter2" not in secret.settings["hf-overrides"]
+    long, longer = (facts(home, program, environ={"CFLAGS": "-g " * count}) for count in (4000, 4001))
+    assert msgspec.json.decode(msgspec.json.encode(long), type=Facts) == long
+    assert differences(long, longer)
 
 
 @pytest.mark.parametrize(("name", "counts"), [
@@ -172,11 +185,25 @@ def test_links_are_followed_only_within_the_caches(caches: Path, tmp_path: Path)
     assert packed(made) == COMPILED | {"triton/AB/alias": b"cubin"}
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_where_none_may_be_written_another_folder_is_asked_for(caches: Path, tmp_path: Path) -> None:
+    """As in the engine's container, which only reads the state folder's packs."""
+    (tmp_path / "packs").mkdir(mode=0o500)
+    with pytest.raises(PackError, match="--out"):
+        make_pack(caches, tmp_path / "packs" / "one", profile="chat", cold_s=1, facts=FACTS)
+
+
+def test_a_name_that_is_no_text_is_left_out(caches: Path, tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(caches / "triton") + b"/\xff.cubin")).touch()
+    assert packed(make_pack(caches, tmp_path / "one", profile="chat", cold_s=1, facts=FACTS)) == COMPILED
+
+
 def test_nothing_is_left_where_none_can_be_made(caches: Path, tmp_path: Path, made: PackFolder) -> None:
     for out, source, code in (
         (made.path, caches, "file-exists"),
         (tmp_path / "empty", tmp_path / "nothing", "nothing-compiled"),
         (tmp_path / "a b", caches, "name"),
+        (made.path / MANIFEST / "one", caches, "out"),
     ):
         before = sorted(tmp_path.iterdir())
         with pytest.raises(PackError) as raised:
@@ -187,7 +214,7 @@ def test_nothing_is_left_where_none_can_be_made(caches: Path, tmp_path: Path, ma
 
 @pytest.mark.parametrize("path", [
     "triton/../../x", "/etc/passwd", "huggingface/token", "triton", "triton//x", "triton/./x", "vllm-config/x", "",
-    "..", "triton/a\nb",
+    "..", "triton/a\nb", "triton/" + 200 * "\u00fc",
 ])  # fmt: skip
 def test_a_pack_reaches_nothing_but_caches_of_code(made: PackFolder, path: str) -> None:
     assert not is_path(path)
@@ -204,6 +231,21 @@ def test_a_file_is_not_another_ones_folder(made: PackFolder) -> None:
     (made.path / MANIFEST).write_bytes(encode(hostile))
     with pytest.raises(PackError):
         read_pack(made.path)
+
+
+def test_a_list_of_deep_paths_takes_little_memory(made: PackFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read before anybody's signature is known, and by each preflight."""
+    [first, *_] = made.pack.files
+    deep = "/".join("d" * 60 for _ in range(60))
+    files = tuple(structs.replace(first, path=f"triton/{number}/{deep}") for number in range(200))
+    (made.path / MANIFEST).write_bytes(raw := encode(structs.replace(made.pack, files=files)))
+    monkeypatch.setattr(pack, "MAX_MANIFEST_BYTES", 1 << 20)  # so much is set aside before it is read
+    tracemalloc.start()
+    try:
+        read_pack(made.path)
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(raw)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("facts", [
@@ -260,7 +302,16 @@ def test_an_image_may_bring_packs(home: Home) -> None:
         Path("/opt/packs"),
         Path("/cache-packs"),
     )
-    assert folders(home, {"INGOT_CACHE_PACKS": "relative"}) == (own,)
+    assert folders(home, {"INGOT_CACHE_PACKS": ":"}) == (own,)
+
+
+def test_a_setting_that_names_no_folder_of_packs_is_told(home: Home, tmp_path: Path) -> None:
+    """One that is not there is none: an image names places where a site may mount its own."""
+    (tmp_path / "file").touch()
+    named = {"INGOT_CACHE_PACKS": f"packs:{tmp_path}/none:{tmp_path}/file"}
+    found = list(store.packs(folders(home, named)))
+    assert [error.code for error in found if isinstance(error, PackError)] == ["relative", "not-readable"]
+    assert len(found) == 2
 
 
 def checked(home: Home, program: Path) -> tuple[VllmPlan | None, list[str]]:
@@ -311,9 +362,13 @@ def test_copies_of_packs_that_are_gone_go(made: PackFolder, caches: Path, tmp_pa
     again = make_pack(caches, tmp_path / "packs" / "two", profile="chat", cold_s=1, facts=FACTS)
     copies = [working_copy(pack, home) for pack in (made, again)]
     (home / "vllm").mkdir()
-    clear_orphans(home, [made, again])
+    (home / ".partial-vllm-pack-0123456789abcdef").mkdir()  # of a launch that was killed, with a pack that is gone
+    clear_orphans(home, [made, again], None)
     assert sorted(home.iterdir()) == sorted([*copies, home / "vllm"])
-    clear_orphans(home, [again])
+    clear_orphans(home, [again], made)  # it was removed a moment ago
+    clear_orphans(home, [again, PackError("not-readable", "a folder that is not mounted")], None)
+    assert sorted(home.iterdir()) == sorted([*copies, home / "vllm"])
+    clear_orphans(home, [again], None)
     assert sorted(home.iterdir()) == sorted([copies[1], home / "vllm"])
 
 
@@ -340,6 +395,35 @@ def test_nothing_of_a_damaged_pack_is_used(made: PackFolder, tmp_path: Path, har
     assert list((tmp_path / "home").iterdir()) == []
     with pytest.raises(PackError):
         verify(made.path)
+
+
+def test_a_full_disk_is_not_taken_for_a_damaged_pack(made: PackFolder, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with pytest.raises(OSError, match="File too large") as raised, no_file_over(1000):
+        working_copy(made, home)
+    assert raised.value.filename == str(place_of(made, home))
+    assert list(home.iterdir()) == []
+
+
+def test_a_copy_has_its_name_only_once_the_disk_has_it(
+    made: PackFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut leaves under that name is taken for whole ever after."""
+    synced, named, rename = set(), [], os.rename
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.add(os.fstat(handle).st_ino))
+
+    def remember(source: Path, target: Path) -> None:
+        named.append(set(synced))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", remember)
+    copy = working_copy(made, tmp_path / "home")
+    assert named == [{path.stat().st_ino for path in (copy, *copy.rglob("*"))}]
+
+
+def test_a_pack_of_nothing_keeps_no_launch_from_starting(made: PackFolder, tmp_path: Path) -> None:
+    (made.path / MANIFEST).write_bytes(encode(structs.replace(made.pack, files=())))
+    assert content(working_copy(read_pack(made.path), tmp_path / "home")) == {}
 
 
 def test_a_cut_off_copy_is_made_anew(made: PackFolder, tmp_path: Path) -> None:

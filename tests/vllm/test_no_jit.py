@@ -29,13 +29,25 @@ FORBIDS = PROFILE | {"jit": "forbid"}
         ["bash", "-e", "-c", "g++ x.cpp"],
         ["env", "CC=gcc", "nice", "-n", "5", "gcc", "-x", "c", "-"],
         ["clang-19", "-O2", "main.c"],
+        ["/opt/triton/bin/ptxas-blackwell", "--gpu-name=sm_100a", "/tmp/x.ptx", "-o", "/tmp/x.o"],
+        ["nvcc", "--options-file", "arguments"],
+        ["g++", "@arguments"],
+        ["gcc", "-x", "c", "/dev/stdin"],
+        ["bash", "-lc", "gcc x.c"],
+        ["sh", "-o", "errexit", "-ec", "gcc x.c"],
+        ["sh", "-c", "exec gcc x.c"],
+        ["sh", "-c", "set -e\nnvcc -c x.cu"],
+        ["sh", "-c", "if test -f x.c; then { gcc x.c; }; fi"],
+        ["sh", "-c", "echo `gcc x.c`"],
+        ["timeout", "-k", "5", "10m", "gcc", "x.c"],
+        ["nohup", "gcc", "x.c"],
     ],
-    ids=lambda command: command[0],
+    ids=" ".join,
 )
 def test_compiling(command):
     tool, arguments = hook.tool_of(command)
     assert tool in hook.COMPILERS
-    assert hook.compiles(tool, arguments)
+    assert hook.compiles(arguments)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +58,15 @@ def test_compiling(command):
         ["g++", "-dM", "-E", "-x", "c++", "/dev/null"],
         ["ptxas", "--version"],
         ["g++", "-v"],
+        ["gcc", "-march=native", "-Q", "--help=target"],
+        ["nvcc", "--list-gpu-arch"],
+        ["gcc", "-Wl,-t", "-o", "/tmp/x", "-lnccl"],  # as `ctypes.util.find_library` does
     ],
     ids=" ".join,
 )
 def test_a_question_is_no_compiling(command):
-    tool, arguments = hook.tool_of(command)
-    assert not hook.compiles(tool, arguments)
+    _, arguments = hook.tool_of(command)
+    assert not hook.compiles(arguments)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +74,10 @@ def test_a_question_is_no_compiling(command):
     [
         ["ldconfig", "-p"],
         ["sh", "-c", "echo nvcc -c x.cu"],
+        ["sh", "-c", "command -v gcc g++"],
+        ["clang-format", "x.c"],
+        ["x86_64-linux-gnu-gcc-ar-12", "x.o"],
+        ["bash", "-x", "gcc.sh", "-c"],
         ["python", "nvcc.py", "-c"],
         [],
         ["sh", "-c", "echo 'open"],
@@ -89,6 +108,8 @@ def run_hooked(tmp_path: Path, code: str) -> tuple[subprocess.CompletedProcess[s
         "import os; os.system('gcc x.c')",
         "import os; os.execvp('gcc', ['gcc', 'x.c'])",
         "import os; os.posix_spawn('/usr/bin/gcc', ['gcc', 'x.c'], {})",
+        "import os; os.execv('/usr/bin/gcc', ['harmless', 'x.c'])",
+        "import subprocess; subprocess.run(['harmless', 'x.c'], executable='/usr/bin/gcc')",
         "import os, subprocess\nif os.fork(): os.wait()\nelse: subprocess.run(['cc', 'x.c'])",
     ],
 )  # fmt: skip
@@ -96,6 +117,11 @@ def test_a_python_process_starts_no_compiler(tmp_path, code):
     done, reported = run_hooked(tmp_path, code)
     assert "CompilationForbidden" in done.stderr
     assert " was to be run for unknown code: " in reported
+
+
+def test_a_python_process_finds_libraries(tmp_path):
+    done, reported = run_hooked(tmp_path, "import ctypes.util; print(ctypes.util.find_library('of-nobody'))")
+    assert (done.stdout, reported) == ("None\n", "")
 
 
 def test_it_names_the_kernel_of_triton(tmp_path):

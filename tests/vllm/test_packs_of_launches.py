@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from appliance.caches.collect import make_pack
 from appliance.caches.launched import last_launch
 from appliance.home import Home
 from appliance.launches.folder import LaunchFolder
@@ -16,10 +17,18 @@ from appliance.protocol import LaunchRecord, State
 from appliance.vllm.cache_packs import record
 from appliance.vllm.cache_packs.facts import Facts
 from appliance.vllm.cache_packs.pack import PackError
+from appliance.vllm.cache_packs.working_copy import place_of
 from tests.vllm.compiled import FACTS
 
 
-def launched(home: Home, number: int, document: dict[str, Any], ready_after_s: float | None, of: Facts | None) -> None:
+def launched(
+    home: Home,
+    number: int,
+    document: dict[str, Any],
+    ready_after_s: float | None,
+    of: Facts | None,
+    caches: str = "vllm",
+) -> None:
     folder = LaunchFolder.create(home, f"2026-11-26-{number:04d}")
     folder.write_profile(document)
     folder.write_record(
@@ -27,7 +36,7 @@ def launched(home: Home, number: int, document: dict[str, Any], ready_after_s: f
                      state=State.STOPPED)
     )  # fmt: skip
     if of is not None:
-        record.write(folder, home.root / "caches" / "vllm", of)
+        record.write(folder, home.root / "caches" / caches, of)
 
 
 def test_a_pack_is_of_the_last_launch_that_became_ready_as_the_profile_stands(home: Home, tmp_path: Path) -> None:
@@ -60,6 +69,16 @@ def test_what_other_versions_have_compiled_since_is_not_packed_as_its_own(home: 
     assert raised.value.code == "other-versions"
     launched(home, 5, document, 70.0, upgraded)
     assert last_launch(str(source), home).facts == upgraded
+
+
+def test_a_warm_start_is_not_how_long_a_cold_one_takes(home: Home, tmp_path: Path, caches: Path) -> None:
+    """Where a pack is made of what came from a pack."""
+    document = {"schema": 1, "name": "chat", "engine": "vllm", "model": {"path": "tiny"}}
+    source = tmp_path / "profile.json"
+    source.write_text(json.dumps(document))
+    pack = make_pack(caches, home.cache_packs / "one", profile="chat", cold_s=116.2, facts=FACTS)
+    launched(home, 1, document, 38.0, FACTS, place_of(pack, home.root).name)
+    assert last_launch(str(source), home).cold_s == 116.2
 
 
 @pytest.mark.parametrize(("change", "code"), [({"engine": "native"}, "engine"), ({"name": "other"}, "not-launched")])

@@ -13,14 +13,26 @@ from msgspec import structs
 
 from appliance.bundle.cache_packs import signed_by
 from appliance.bundle.errors import BundleError, UntrustedError
+from appliance.bundle.install import only_one
 from appliance.bundle.signature import Key, PublicKey
 from appliance.caches import carry
 from appliance.caches.carry import add
 from appliance.caches.collect import make_pack
 from appliance.vllm.cache_packs import store
-from appliance.vllm.cache_packs.pack import MANIFEST, OBJECTS, PackError, PackFolder, encode, read_pack, verify
+from appliance.vllm.cache_packs.pack import (
+    MANIFEST,
+    OBJECTS,
+    SIGNATURE,
+    SIGNER,
+    PackError,
+    PackFolder,
+    encode,
+    read_pack,
+    verify,
+)
 from appliance.vllm.cache_packs.store import judge
 from tests.vllm.compiled import COMPILED, FACTS
+from tests.vllm.full_disk import no_file_over
 from tests.vllm.test_cache_packs import object_of, packed
 
 
@@ -61,6 +73,15 @@ def test_a_list_that_was_changed_after_signing_is_refused(signed: PackFolder, tm
         add(signed.path, tmp_path / "packs", [key.public], allow_untrusted=True)
 
 
+@pytest.mark.parametrize(("name", "left"), [(SIGNATURE, b"junk"), (SIGNER, b"junk"), (SIGNER, None)])
+def test_a_key_or_a_signature_that_is_no_longer_one_is_named(signed: PackFolder, name: str, left: bytes | None) -> None:
+    (signed.path / name).unlink()
+    if left is not None:
+        (signed.path / name).write_bytes(left)
+    with pytest.raises(BundleError, match=name):
+        signed_by(signed.path, ())
+
+
 def test_another_of_the_same_name_stays(signed: PackFolder, made: PackFolder, tmp_path: Path, key: Key) -> None:
     with pytest.raises(PackError) as raised:
         add(signed.path, made.path.parent, [key.public])
@@ -83,6 +104,27 @@ def test_a_source_that_changes_after_it_was_signed_is_not_taken(
     added = add(signed.path, packs, [key.public])
     assert added.digest == signed.digest
     assert signed_by(added.path, [key.public]) == (key.public.id, True)
+
+
+def test_one_is_made_or_added_at_a_time(signed: PackFolder, caches: Path, tmp_path: Path, key: Key) -> None:
+    """Two would write to the same hidden folder."""
+    packs = tmp_path / "packs"
+    packs.mkdir()
+    with only_one(packs):
+        for write in (
+            lambda: add(signed.path, packs, [key.public]),
+            lambda: make_pack(caches, packs / "one", profile="chat", cold_s=1, facts=FACTS),
+        ):
+            with pytest.raises(BundleError) as raised:
+                write()
+            assert raised.value.code == "busy"
+    assert list(packs.iterdir()) == []
+
+
+def test_a_full_disk_is_not_taken_for_a_damaged_pack(signed: PackFolder, tmp_path: Path, key: Key) -> None:
+    with pytest.raises(OSError, match="File too large"), no_file_over(4000):
+        add(signed.path, tmp_path / "packs", [key.public])
+    assert list((tmp_path / "packs").iterdir()) == []
 
 
 def test_others_may_read_it_whatever_the_umask(caches: Path, tmp_path: Path) -> None:

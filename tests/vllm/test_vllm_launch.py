@@ -23,9 +23,11 @@ from appliance.cli import main
 from appliance.engine_process.probe import PROBE_AFTER_S
 from appliance.vllm.cache_packs.pack import read_pack
 from tests.running import fetch, wait_for
+from tests.vllm.full_disk import no_file_over
 from tests.vllm.real import PROFILE, Engine, family, front_door
 from tests.vllm.stand_in import install
 
+KERNEL = b"cubin" * 50_000
 TOO_LARGE = (
     "To serve at least one request with the models's max seq len (4096), (64.00 GiB KV cache is needed, which is "
     "larger than the available KV cache memory (1.00 GiB). Based on the available memory, the estimated maximum model "
@@ -327,15 +329,16 @@ def test_figures_become_the_dashboards_load_and_our_counters(tmp_path: Path, pro
 
 
 def test_a_launch_with_a_pack_compiles_into_a_copy_of_it(tmp_path: Path, program: Path) -> None:
-    """Also where the pack is damaged by then: vLLM starts, with the caches that it had. The pack is made from another
-    shell than the front door was started in: what it depends on is what the launch wrote down."""
+    """Where the copy finds no room, the diagnosis says so. Also where the pack is damaged by then: vLLM starts, with
+    the caches that it had. The pack is made from another shell than the front door was started in: what it depends on
+    is what the launch wrote down."""
     home = tmp_path / "home"
     caches = home / "caches" / "vllm" / "triton" / "AB"
     packing = {"INGOT_HOME": str(home), "INGOT_VLLM": "/nowhere", "TORCHINDUCTOR_MAX_AUTOTUNE": "1"}
     with started(tmp_path, program) as engine:
         engine.wait("ready", timeout_s=30)
         caches.mkdir(parents=True)
-        (caches / "kernel.cubin").write_bytes(b"cubin")
+        (caches / "kernel.cubin").write_bytes(KERNEL)
     profile = tmp_path / "profile.yaml"
     made = CliRunner(env=packing).invoke(main, ["cache", "pack", "--profile", str(profile), "--json"])
     assert made.exit_code == 0, made.output
@@ -347,12 +350,17 @@ def test_a_launch_with_a_pack_compiles_into_a_copy_of_it(tmp_path: Path, program
         state = engine.wait("ready", timeout_s=30)
         assert "caches-warm" in [finding["id"] for finding in state["launch"]["findings"]]
         [copy] = (home / "caches").glob("vllm-pack-*")
-        assert (copy / "triton" / "AB" / "kernel.cubin").read_bytes() == b"cubin"
+        assert (copy / "triton" / "AB" / "kernel.cubin").read_bytes() == KERNEL
         assert server_of(engine).environ()["TRITON_CACHE_DIR"] == str(copy / "triton")
 
     shutil.rmtree(copy)
+    with no_file_over(len(KERNEL) - 1), started(tmp_path, program) as engine:
+        state = engine.wait("failed", timeout_s=30)
+        assert copy.name in state["launch"]["reason"]
+        assert copy.name in state["launch"]["diagnosis"]["summary"]
+
     [compiled] = (pack / "objects").iterdir()
-    compiled.write_bytes(b"CUBIN")
+    compiled.write_bytes(KERNEL.upper())
     with started(tmp_path, program) as engine:
         engine.wait("ready", timeout_s=30)
         assert server_of(engine).environ()["TRITON_CACHE_DIR"] == str(home / "caches" / "vllm" / "triton")

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
-from appliance.vllm.cache_packs.store import Judgement, Verdict
+from appliance.vllm.cache_packs.store import OF_A_PLACE, VARIABLE, Judgement, Verdict
 
 MOST_REASONS = 3
+PACK = "Copy it again with `ingot cache add`, or remove its folder."
+PLACE = f"Correct {VARIABLE}, or the permissions of the folder."
 HOW = "Nothing to do: it is compiled once. `ingot cache pack` then makes a pack of it."
 
 
@@ -18,8 +20,8 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="cache-pack-unreadable",
             severity=Severity.WARNING,
-            message=f"A cache pack is not used: {error}.",
-            fix=Fix(text="Copy it again with `ingot cache add`, or remove its folder."),
+            message=f"Some cache packs are not used: {error}.",
+            fix=Fix(text=PLACE if error.code in OF_A_PLACE else PACK),
         )
     if found.chosen is not None:
         yield _warm(found) if found.chosen.fits else _cold(found.chosen)

@@ -1,4 +1,5 @@
-"""The cache folders of an engine that compiles are writable by this user and hold no other user's files."""
+"""The cache folders of an engine that compiles are writable by this user, hold no other user's files, and have paths
+that its compilers can be given."""
 
 from __future__ import annotations
 
@@ -24,6 +25,33 @@ def run(subject: Subject) -> Iterator[Finding]:
             told.add(nearest)
         elif (owner := _foreign_owner(subject, here)) is not None:
             yield _foreign(subject, place, owner)
+    if told or not subject.traits.torch_compile:
+        return
+    for place in places(subject):
+        if not _is_one_word(place.path):
+            yield _several_words(subject, place)
+            return  # all lie in one folder
+
+
+def _is_one_word(path: Path) -> bool:
+    try:
+        return shlex.split(str(path)) == [str(path)]
+    except ValueError:  # a quote without its end
+        return False
+
+
+def _several_words(subject: Subject, place: Place) -> Finding:
+    """torch.compile puts its C++ compiler's command together as text, and splits that as a shell would. On a GPU not
+    every model has code for it."""
+    return Finding(
+        id="cache-path-splits",
+        severity=Severity.ERROR if subject.device.gpu is None else Severity.WARNING,
+        message=f"{place.row.what} are written to {str(place.path)!r}; torch.compile cannot compile C++ where the path "
+        "has blanks, quotes or backslashes.",
+        field=place.row.variable,
+        value=str(place.path),
+        fix=Fix(text="Set INGOT_HOME to a folder whose path has none, such as /srv/ingot."),
+    )
 
 
 def _unwritable(subject: Subject, place: Place, nearest: Path | None) -> Finding:

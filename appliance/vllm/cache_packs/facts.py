@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from appliance.checkpoint.digest import checkpoint_digest
 from appliance.checkpoint.errors import CheckpointError
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.machine import Inventory
-from appliance.redaction import variable_without_secrets
+from appliance.redaction import variable_without_secrets, without_secrets
 from appliance.vllm.command_line import MULTIPROCESSING, NOT_INHERITED, chosen_backends, flags, set_by_ingot
 from appliance.vllm.installation import read_installation
 from appliance.vllm.source import VllmSource
@@ -35,10 +36,16 @@ HARMLESS_FLAGS: Final = frozenset({
 # Variables of the front door's own environment that vLLM, or one of its compilers, goes by.
 INHERITED: Final = frozenset({"CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDAFLAGS", "CUDA_HOME", "CUDA_PATH"})
 INHERITED_PREFIXES: Final = ("VLLM_", "TORCH", "TRITON_", "FLASHINFER_", "DG_", "TILELANG_", "CUTE_DSL_", "NVCC_")
-HARMLESS_VARIABLES: Final = ("NCCL_", "GLOO_", "RAY_", "VLLM_LOGGING_", "VLLM_LOG_", MULTIPROCESSING)
+HARMLESS_VARIABLES: Final = (
+    "NCCL_", "GLOO_", "RAY_", "VLLM_LOGGING_", "VLLM_LOG_", MULTIPROCESSING, "LANG", "MAX_JOBS",
+    "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF",
+)  # fmt: skip
 
 # Between kinds of GPUs where a launch takes unlike ones.
 _AND: Final = " and "
+
+# Longer values of settings are told apart by their hash.
+_LONGEST: Final = 1000
 
 # What a terminal shows as it is.
 Text = Annotated[str, msgspec.Meta(max_length=8192, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
@@ -48,7 +55,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """`model` is the checkpoint's digest, `folder` its path and `installed` that of vLLM's package, since vLLM's own
     keys contain both; `versions` are by distribution, with Python's; `processor` names the GPUs, or the host's
     processor; `driver` is the GPU driver's branch, "580"; `settings` are flags and variables with their values as
-    JSON."""
+    JSON, without secrets, or the hash of a long one."""
 
     model: Text
     folder: Text
@@ -179,7 +186,12 @@ def _settings(plan: VllmPlan, source: VllmSource, environ: Mapping[str, str]) ->
         for name, value in variables.items()
         if name not in harmless and not name.startswith(HARMLESS_VARIABLES)
     }
-    return {name: json.dumps(value, sort_keys=True) for name, value in sorted(found.items())}
+    return {name: _as_fact(value) for name, value in sorted(found.items())}
+
+
+def _as_fact(value: Any) -> str:
+    text = without_secrets(json.dumps(value, sort_keys=True))
+    return text if len(text) <= _LONGEST else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _inherited(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -35,7 +35,7 @@ PACKED: Final = tuple(
         "FLASHINFER_WORKSPACE_BASE", "DG_JIT_CACHE_DIR", "TILELANG_CACHE_DIR", "CUTE_DSL_CACHE_DIR", "CUDA_CACHE_PATH",
     )
 )  # fmt: skip
-_PART: Final = r"(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]{1,255}"
+_PART: Final = r"(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f\ud800-\udfff]{1,255}"
 _PATH: Final = re.compile(rf"(?:{'|'.join(map(re.escape, PACKED))})(?:/{_PART}){{1,64}}")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -100,8 +100,11 @@ class _AnyFormat(msgspec.Struct):
 
 
 def is_path(path: str) -> bool:
-    """Whether a pack may hold a file there: below one of the caches, and nowhere else."""
-    return len(path) <= 4096 and _PATH.fullmatch(path) is not None
+    """Whether a pack may hold a file there: below one of the caches, and nowhere else; with names that are text, of as
+    many bytes as file systems allow."""
+    if len(path) > 4096 or _PATH.fullmatch(path) is None:
+        return False
+    return all(len(part) <= 255 for part in path.encode().split(b"/"))
 
 
 def encode(pack: Pack) -> bytes:
@@ -145,14 +148,18 @@ def read_pack(folder: Path) -> PackFolder:
         raise PackError("damaged", f"{folder / MANIFEST} names the pack {pack.name!r}; do not use it")
     if bad := [path for path in paths if not is_path(path)]:
         raise PackError("damaged", f"{folder / MANIFEST} lists {bad[0]!r}, which no cache holds; do not use this pack")
-    inside = {path[:at] for path in paths for at, letter in enumerate(path) if letter == "/"}
-    if len(set(paths)) != len(paths) or not inside.isdisjoint(paths):
+    listed = set(paths)
+    if len(listed) != len(paths) or any(folder in listed for path in paths for folder in _folders(path)):
         raise PackError("damaged", f"{folder / MANIFEST} lists two files of one name; do not use this pack")
     return PackFolder(folder, pack, hashlib.sha256(raw).hexdigest())
 
 
-def pass_on(folder: PackFolder, file: PackFile, write: Callable[[bytes], object] = lambda piece: None) -> None:
-    """Hand the content of one of its files to `write`, piece by piece. What was written counts only once this returns.
+def _folders(path: str) -> Iterator[str]:
+    return (path[:at] for at, letter in enumerate(path) if letter == "/")
+
+
+def pieces(folder: PackFolder, file: PackFile) -> Iterator[bytes]:
+    """The content of one of its files, piece by piece. What was read counts only once there is no more.
 
     Raises:
         PackError: the file is missing, lies elsewhere, or is not what was packed.
@@ -166,10 +173,10 @@ def pass_on(folder: PackFolder, file: PackFile, write: Callable[[bytes], object]
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(0, "it is not a file")
-            if status.st_size == file.size:  # or nothing is written of what cannot be right
+            if status.st_size == file.size:  # or nothing is handed out of what cannot be right
                 while piece := opened.read(_PIECE):
                     digest.update(piece)
-                    write(piece)
+                    yield piece
     except OSError as error:
         raise PackError("damaged", f"{path} cannot be read ({error.strerror}); copy the pack again") from error
     if status.st_size != file.size or digest.hexdigest() != file.sha256:
@@ -185,7 +192,8 @@ def verify(folder: Path) -> PackFolder:
     found = read_pack(folder)
     contents = {file.sha256: file for file in found.pack.files}
     for file in contents.values():
-        pass_on(found, file)
+        for _ in pieces(found, file):
+            pass
     for name in sorted(os.listdir(folder / OBJECTS)):
         if name not in contents:
             raise PackError(

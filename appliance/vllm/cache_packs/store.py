@@ -15,11 +15,14 @@ from appliance.vllm.cache_packs.pack import PackError, PackFolder, read_pack
 VARIABLE: Final = "INGOT_CACHE_PACKS"
 """Names further folders of packs, with colons between: what an image brings, and what the site's bundle brought."""
 
+OF_A_PLACE: Final = frozenset({"relative", "not-readable"})
+"""Codes of errors that a folder of packs has, rather than a pack."""
+
 
 def folders(home: Home, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Where packs lie, the state folder's own first: only its owner writes there."""
     named = environ.get(VARIABLE, "").split(os.pathsep)
-    return (home.root / "cache-packs", *(Path(name) for name in named if name.startswith("/")))
+    return (home.cache_packs, *(Path(name) for name in named if name))
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,17 @@ def judge(facts: Facts | None, found: Iterable[PackFolder | PackError]) -> Judge
 def packs(places: tuple[Path, ...]) -> Iterator[PackFolder | PackError]:
     """Every pack, in the order of places and names; an error in place of one that cannot be read."""
     for place in places:
+        if not place.is_absolute():
+            yield PackError("relative", f"{place} in {VARIABLE} is no whole path; begin it with a slash")
+            continue
         try:
             names = sorted(entry.name for entry in os.scandir(place) if entry.is_dir() and entry.name[:1] != ".")
-        except (FileNotFoundError, NotADirectoryError):  # most machines have none
+        except FileNotFoundError:  # most machines have none
             continue
         except OSError as error:
-            yield PackError("not-readable", f"{place} cannot be read: {error.strerror}; check its permissions")
+            yield PackError(
+                "not-readable", f"{place} cannot be read: {error.strerror}; check the path and its permissions"
+            )
             continue
         for name in names:
             try:

@@ -6,7 +6,6 @@ each, before the exception: whoever asked may catch that and go on without the k
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
 import subprocess
@@ -17,16 +16,24 @@ from typing import Any
 
 REPORT = "INGOT_JIT_REPORT"
 LOADED = ".loaded"  # what is added to the name of the report
-COMPILERS = frozenset(
-    {"nvcc", "cicc", "ptxas", "nvlink", "tileiras", "hipcc", "gcc", "g++", "cc", "c++", "clang", "clang++"}
-)
+COMPILERS = frozenset({
+    "nvcc", "cicc", "ptxas", "ptxas-blackwell", "nvlink", "fatbinary", "tileiras", "hipcc", "gcc", "g++", "cc", "c++",
+    "clang", "clang++", "nvc", "nvc++", "icx", "icpx",
+})  # fmt: skip
 BUILDERS = frozenset({"ninja", "ninja-build", "make", "cmake"})
-SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".ptx", ".o", ".s", ".ll", ".tileirbc")
-# With one of these a compiler only answers a question.
-QUESTIONS = ("--version", "-E", "-dM", "-dumpversion", "-dumpmachine", "--help", "-print-", "--print-")
+# With one of these, or what begins with one of those, a compiler only answers a question.
+QUESTIONS = frozenset({"-E", "-M", "-MM", "-###", "-fsyntax-only"})
+QUESTIONS_BEGIN = ("--version", "-dumpversion", "-dumpmachine", "--help", "-print-", "--print-")
+# Programs, and words of a shell, that run the command after them.
+RUNNERS = frozenset({
+    "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "taskset", "time", "timeout", "xargs", "ccache", "sccache",
+    "exec", "!", "{", "if", "elif", "then", "else", "while", "until", "do",
+})  # fmt: skip
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 EVENTS = frozenset({"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"})
 DRY_RUN_S = 60.0
 MOST_CHARACTERS = 1000
+_SEPARATE = "();<>|&`\n"
 
 
 class CompilationForbidden(RuntimeError):
@@ -40,28 +47,31 @@ def tool_of(command: Sequence[str]) -> tuple[str, list[str]] | None:
         name = _plain(words[0])
         if name in COMPILERS or name in BUILDERS:
             return name, words[1:]
-        if name in ("sh", "bash", "dash"):
-            options = list(itertools.takewhile(lambda word: word.startswith("-"), words[1:]))
-            script = words[1 + len(options) :]
-            return _tool_in_shell(script[0]) if script and "-c" in options else tool_of(script)
-        if name not in ("env", "nice", "ccache", "sccache", "timeout"):
+        if name in SHELLS:
+            script, is_text = _script(words[1:])
+            return _tool_in_shell(script[0]) if script and is_text else tool_of(script)
+        if name not in RUNNERS:
             return None
         words = words[1:]
-        while words and ("=" in words[0] or words[0].startswith("-") or words[0].isdecimal()):
+        while words and ("=" in words[0] or words[0].startswith("-") or words[0][:1].isdecimal()):
             words = words[1:]
     return None
 
 
-def compiles(tool: str, arguments: Sequence[str]) -> bool:
-    """Whether a compiler is given something to compile. Builders are asked what they would do (`builds`)."""
-    if any(word.startswith(QUESTIONS) for word in arguments):
-        return False
-    return any(word.endswith(SOURCES) or word in ("-", "-c", "-shared") for word in arguments)
+def compiles(arguments: Sequence[str]) -> bool:
+    """Whether a compiler is given something to compile: anything that is no option, nor what it is to write. (Python
+    looks for a library by linking nothing with it.) Builders are asked what they would do (`builds`)."""
+    given = (word for before, word in zip(("", *arguments), arguments, strict=False) if before != "-o")
+    return not _asks(arguments) and any(word == "-" or not word.startswith("-") for word in given)
+
+
+def _asks(arguments: Sequence[str]) -> bool:
+    return any(word in QUESTIONS or word.startswith(QUESTIONS_BEGIN) for word in arguments)
 
 
 def builds(program: str, arguments: Sequence[str], directory: str | None) -> bool:
     """Whether a builder would run anything: FlashInfer calls ninja for modules that are there already."""
-    if any(word.startswith(QUESTIONS) for word in arguments):
+    if _asks(arguments):
         return False
     if _plain(program) not in ("ninja", "ninja-build"):
         return True
@@ -102,23 +112,36 @@ def hear(event: str, given: tuple[Any, ...]) -> None:
         return
     directory = None
     if event == "os.system":
-        command = ["sh", "-c", _text(given[0])]
+        commands = [["sh", "-c", _text(given[0])]]
     else:
         listed = given[1]
-        command = [_text(word) for word in ([listed] if isinstance(listed, str | bytes) else listed or ())]
-        if len(command) == 1 and event == "subprocess.Popen" and " " in command[0]:
-            command = ["sh", "-c", command[0]]
+        words = [_text(word) for word in ([listed] if isinstance(listed, str | bytes) else listed or ())]
+        # A program may be told another name than its own.
+        commands = [[name, *words[1:]] for name in dict.fromkeys((*words[:1], _text(given[0])))]
         directory = _text(given[2]) if event == "subprocess.Popen" and given[2] is not None else None
-    found = tool_of(command)
-    if found is None:
-        return
+    for command in commands:
+        if (tool := _forbidden(command, directory)) is not None:
+            refuse(tool, command, sys._getframe(1))
+
+
+def _forbidden(command: Sequence[str], directory: str | None) -> str | None:
+    """The compiler or builder that a command would start to build something."""
+    if (found := tool_of(command)) is None:
+        return None
     tool, arguments = found
-    if tool in BUILDERS:
-        if "-n" in arguments or not builds(command[0] if _plain(command[0]) == tool else tool, arguments, directory):
-            return
-    elif not compiles(tool, arguments):
-        return
-    refuse(tool, command, sys._getframe(1))
+    if tool not in BUILDERS:
+        return tool if compiles(arguments) else None
+    program = command[0] if _plain(command[0]) == tool else tool
+    return tool if "-n" not in arguments and builds(program, arguments, directory) else None
+
+
+def _script(words: Sequence[str]) -> tuple[Sequence[str], bool]:
+    """What a shell with these arguments runs, and whether that is its text (`-c`, `-lc`) and not a command."""
+    is_text = False
+    while words and (option := words[0]).startswith(("-", "+")):
+        is_text |= option[0] == "-" and not option.startswith("--") and "c" in option
+        words = words[2:] if option[1:] in ("o", "O") else words[1:]
+    return words, is_text
 
 
 def _tool_in_shell(script: str) -> tuple[str, list[str]] | None:
@@ -132,12 +155,13 @@ def _tool_in_shell(script: str) -> tuple[str, list[str]] | None:
 
 def _simple_commands(script: str) -> Iterator[list[str]]:
     """As far as a shell's words can be told without one."""
-    lexer = shlex.shlex(script, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
+    lexer = shlex.shlex(script, posix=True, punctuation_chars=_SEPARATE)
+    lexer.whitespace = " \t\r"
+    lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
     try:
         for word in lexer:
-            if word and set(word) <= set("();<>|&"):
+            if word and set(word) <= set(_SEPARATE):
                 yield words
                 words = []
             else:

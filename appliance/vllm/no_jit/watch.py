@@ -8,7 +8,7 @@ import shlex
 import shutil
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.engine_process.process_tree import command_of, descendants
 from appliance.profile.schema import Profile
@@ -23,6 +23,13 @@ _LOOK_AGAIN_S: Final = 0.1
 
 class CompilationForbiddenError(Exception):
     """Something was about to be compiled, or was, in a launch that forbids it."""
+
+
+class Compiler(NamedTuple):
+    """One that runs, and its command as a shell would have it."""
+
+    tool: str
+    command: str
 
 
 def variables(profile: Profile, folder: Path) -> dict[str, str]:
@@ -82,7 +89,14 @@ def compiled(folder: Path, pid: int) -> CompilationForbiddenError | None:
     if "\n" in said:
         return CompilationForbiddenError(said.partition("\n")[0])
     for process in descendants(pid):
-        found = hook.tool_of(command := command_of(process))
-        if found is not None and found[0] in hook.COMPILERS and hook.compiles(*found):
-            return CompilationForbiddenError(f"{found[0]} runs as process {process}: {shlex.join(command)[:_SHOWN]}")
+        if (found := compiler_at(process)) is not None:
+            return CompilationForbiddenError(f"{found.tool} runs as process {process}: {found.command[:_SHOWN]}")
     return None
+
+
+def compiler_at(pid: int) -> Compiler | None:
+    """The compiler that a process is or runs, where it is given something to compile."""
+    found = hook.tool_of(command := command_of(pid))
+    if found is None or found[0] not in hook.COMPILERS or not hook.compiles(found[1]):
+        return None
+    return Compiler(found[0], shlex.join(command))
