@@ -201,12 +201,12 @@ def test_rows_are_the_same_by_any_threads():
 
     def results():
         sums, heads = randn(rows, 200, dtype=dtype, seed=1), randn(rows, 8, head_dim, dtype=dtype)
-        caches = [torch.zeros((rows, 1, 1, head_dim), dtype=dtype) for _ in "kv"]
+        keys, values = (torch.zeros((rows, 1, 1, head_dim), dtype=dtype) for _ in "kv")
         query, key, value = heads.split((6, 1, 1), dim=1)
         slots = torch.randperm(rows, generator=torch.Generator().manual_seed(4))
-        rotary.rotary_cache(query, key, value, torch.arange(rows), cos_sin, *caches, slots)
+        rotary.rotary_cache(query, key, value, torch.arange(rows), cos_sin, keys, values, slots)
         x = randn(rows, 200, dtype=dtype)
-        return [norm.rms_norm(x, x[0], 1e-6, sums), sums, activation.gated_activation(x), heads, *caches]
+        return [norm.rms_norm(x, x[0], 1e-6, sums), sums, activation.gated_activation(x), heads, keys, values]
 
     expected = results()
     for count in (2, 5):
