@@ -7,11 +7,12 @@
 #   tests/gpu/vllm.sh unpack        on the GPU machine: unpacks the archives of .gpu-vllm that this call brought, and reads into memory
 #                                   what a start of vLLM imports. All of them are too much for one call
 #   tests/gpu/vllm.sh [PART ...]    on the GPU machine: dense (8B of Qwen3's shape) and moe (a third of the layers of Qwen3-30B-A3B,
-#                                   in FP8), one after the other; by name also failures (tests/gpu/vllm_failures.py: starts that cannot
-#                                   go well, all at once). INGOT_GPU_CAST names a cast for Ingot's own engine; `none` leaves it out, and
+#                                   in FP8), one after the other; by name also the parts of tests/gpu/vllm_failures.py, each all at
+#                                   once: failures (starts that cannot go well), models (of Qwen3-Next's, DeepSeek-V3's and V3.2's
+#                                   shapes) and ranks (two GPUs). INGOT_GPU_CAST names a cast for Ingot's own engine; `none` leaves it out, and
 #                                   without one the kernels are cast first
 #
-# It ends within INGOT_GPU_SECONDS (255 for each of the first two parts, 100 for the third). INGOT_GPU_KEPT (/tmp/ingot-gpu) keeps vLLM and the cast for later calls.
+# It ends within INGOT_GPU_SECONDS (255 for each of the first two parts, 100 for failures, 150 for models and ranks). INGOT_GPU_KEPT (/tmp/ingot-gpu) keeps vLLM and the cast for later calls.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/gpu/parts.sh
@@ -37,18 +38,18 @@ if [ "${1:-}" = unpack ]; then
 fi
 
 declare -A shapes=([dense]="--shape qwen3-8b" [moe]="--shape qwen3-30b-a3b-fp8 --layers 16")
-declare -A limits=([dense]=255 [moe]=255 [failures]=100)
+declare -A limits=([dense]=255 [moe]=255 [failures]=100 [models]=150 [ranks]=150)
 parts=("${@:-dense moe}")
 [ $# -gt 0 ] || parts=(dense moe)
 for part in "${parts[@]}"; do
-    [ -n "${limits[$part]:-}" ] || { echo "There is no part '$part'. Name some of: dense moe failures." >&2; exit 2; }
+    [ -n "${limits[$part]:-}" ] || { echo "There is no part '$part'. Name some of: ${!limits[*]}." >&2; exit 2; }
     all=$((${all:-0} + limits[$part]))
 done
 total="${INGOT_GPU_SECONDS:-$all}"
 grace=20  # to end a server
 set_up
 find_vllm tests/gpu/vllm.sh
-[ "${parts[0]}" = failures ] || read_ahead 60  # its starts read as much
+[[ "${parts[0]}" != dense && "${parts[0]}" != moe ]] || read_ahead 60  # its starts read as much
 echo "vLLM is there after $SECONDS s"
 if [ -z "${INGOT_GPU_CAST:-}" ]; then
     if [ ! -d "$kept/cast" ]; then
@@ -61,8 +62,8 @@ export INGOT_CAST="${INGOT_GPU_CAST#none}"
 for part in "${parts[@]}"; do
     left=$((total - SECONDS - grace))
     [ "$left" -le $((limits[$part] - grace)) ] || left=$((limits[$part] - grace))
-    command="python3 -m tests.bench.warm --device cuda ${shapes[$part]:-}"
-    [ "$part" != failures ] || command="python3 -m tests.gpu.vllm_failures"
+    command="python3 -m tests.gpu.vllm_failures $part"
+    [ -z "${shapes[$part]:-}" ] || command="python3 -m tests.bench.warm --device cuda ${shapes[$part]}"
     run "$part" "${limits[$part]}" "$command --seconds $left --keep ${OUT:-$work}/$part" || true
 done
 conclude

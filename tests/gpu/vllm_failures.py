@@ -1,7 +1,8 @@
 """Starts of a real vLLM on this GPU that cannot go well, or that somebody ends: what Ingot says of each beside what
-happened. All of them start at once; INGOT_VLLM names vLLM's command.
+happened. All of a part start at once; INGOT_VLLM names vLLM's command. The other parts are starts of models with other
+caches (`models`), and of one model on two GPUs (`ranks`).
 
-Usage: python -m tests.gpu.vllm_failures [--only NAME ...] [--seconds 90] [--keep DIR] [--device cpu]
+Usage: python -m tests.gpu.vllm_failures [PART] [--only NAME ...] [--seconds 90] [--keep DIR] [--device cpu]
 
 Each row that comes out otherwise than it says is a failure; the engines' logs are kept in DIR/failures.tar.gz.
 """
@@ -25,7 +26,7 @@ from typing import Any, Final
 
 from appliance.profile.document import apply_patch
 from tests.bench import shapes
-from tests.running import temporary_home
+from tests.running import exit_on_term, temporary_home
 from tests.vllm.real import Engine, family, front_door
 
 SHAPES: Final = {
@@ -33,7 +34,12 @@ SHAPES: Final = {
     "long": shapes.Shape("llama", shapes.SHAPES["llama-27m"].config | {"max_position_embeddings": 8_388_608}),
     "fp8": shapes.SHAPES["qwen3-30b-a3b-fp8"].with_layers(1),
     "moe": shapes.SHAPES["qwen3-30b-a3b"].with_layers(1),
-}
+    "next": shapes.SHAPES["qwen3-next"].with_layers(4),
+    "v3": shapes.SHAPES["deepseek-v3"].with_layers(2),
+    "v3.2": shapes.Shape("deepseek_v32", shapes.SHAPES["deepseek-v3"].config | {
+        "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048,
+    }).with_layers(2),
+}  # fmt: skip
 # Little of everything, so that all of them fit on one GPU at once.
 PROFILE: Final[dict[str, Any]] = {
     "schema": 1, "name": "real", "engine": "vllm", "max-model-len": 512, "max-num-seqs": 8, "enforce-eager": True,
@@ -63,30 +69,28 @@ class Case:
     finding: str = ""
 
 
-def engine_core(engine: Engine) -> int:
-    """The process that computes."""
+def process_of(engine: Engine, title: str) -> int:
+    """Of the front door's, the one with that title: `EngineCore` computes on one GPU, `Worker_TP1` on the second."""
     for process in family(engine.process.pid):
         with contextlib.suppress(Exception):
-            if "EngineCore" in process.name() or "EngineCore" in " ".join(process.cmdline()):
+            if title in process.name() or title in " ".join(process.cmdline()):
                 return int(process.pid)
-    raise LookupError("there is no EngineCore among the front door's processes")
+    raise LookupError(f"there is no {title} among the front door's processes")
 
 
-def stop_the_engine(engine: Engine) -> None:
-    engine.wait("ready", "failed", "hung")
-    os.kill(engine_core(engine), signal.SIGSTOP)
+def while_it_serves(title: str, number: signal.Signals) -> Act:
+    def act(engine: Engine) -> None:
+        engine.wait("ready", "failed", "hung")
+        os.kill(process_of(engine, title), number)
+
+    return act
 
 
-def kill_the_engine(engine: Engine) -> None:
-    engine.wait("ready", "failed", "hung")
-    os.kill(engine_core(engine), signal.SIGKILL)
-
-
-def kill_during(phase: str) -> Act:
+def kill_during(phase: str, title: str = "EngineCore") -> Act:
     def act(engine: Engine) -> None:
         while (now := engine.state()).get("state") in (None, "preflight", "starting"):
             if any(one["phase"] == phase for one in (now.get("launch") or {}).get("phases", ())):
-                os.kill(engine_core(engine), signal.SIGKILL)
+                os.kill(process_of(engine, title), signal.SIGKILL)
                 return
             time.sleep(0.02)
 
@@ -117,12 +121,31 @@ CASES: Final = (
          arguments=("--gpu-memory-utilization=0.004",)),
     Case("a request longer than the cache", ("failed",), ("memory",), model="long",
          arguments=("--max-model-len=8388608",)),
-    Case("stopped while it serves", ("hung",), says="stopped", act=stop_the_engine),
-    Case("killed while it serves", ("failed",), says="SIGKILL", act=kill_the_engine),
+    Case("stopped while it serves", ("hung",), says="stopped", act=while_it_serves("EngineCore", signal.SIGSTOP)),
+    Case("killed while it serves", ("failed",), says="SIGKILL", act=while_it_serves("EngineCore", signal.SIGKILL)),
     Case("killed while it captures graphs", ("failed",), says="SIGKILL", changes={"enforce-eager": False},
          act=kill_during("graphs")),
     Case("compiling forbidden, no pack", ("failed",), ("compile",), changes={"jit": "forbid"}),
 )  # fmt: skip
+MORE_MEMORY: Final = {"gpu-memory-utilization": 0.25}
+MODELS: Final = (
+    Case("Qwen3-Next's shape", ("ready",), model="next", changes=MORE_MEMORY),
+    Case("DeepSeek-V3's shape", ("ready",), model="v3", changes=MORE_MEMORY),
+    # Where its kernels are not packed.
+    Case("DeepSeek-V3.2's shape", ("ready", "failed"), ("backend", "jit-toolchain"), model="v3.2", changes=MORE_MEMORY),
+)
+TWO: Final = {"tensor-parallel-size": 2}
+RANKS: Final = (
+    Case("two GPUs", ("ready",), changes=TWO),
+    Case("two GPUs, with graphs", ("ready",), changes=TWO | {"enforce-eager": False}),
+    Case("a worker killed while it serves", ("failed",), says="SIGKILL", changes=TWO,
+         act=while_it_serves("Worker_TP1", signal.SIGKILL)),
+    Case("a worker stopped while it serves", ("hung",), says="stopped", changes=TWO,
+         act=while_it_serves("Worker_TP1", signal.SIGSTOP)),
+    Case("a worker killed while it loads", ("failed",), says="SIGKILL", changes=TWO,
+         act=kill_during("weights", "Worker_TP1")),
+)  # fmt: skip
+PARTS: Final = {"failures": CASES, "models": MODELS, "ranks": RANKS}
 
 
 @dataclass
@@ -216,15 +239,21 @@ def held_memory() -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", choices=[case.name for case in CASES])
+    parser.add_argument("part", nargs="?", choices=PARTS, default="failures")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="cases of these names")
     parser.add_argument("--seconds", type=float, default=90)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
-    chosen = [case for case in CASES if not options.only or case.name in options.only]
+    exit_on_term()
+    cases = PARTS[options.part]
+    if unknown := set(options.only or ()) - {case.name for case in cases}:
+        parser.error(f"no case of {options.part} is named {' or '.join(sorted(unknown))}")
+    chosen = [case for case in cases if not options.only or case.name in options.only]
     until = time.monotonic() + options.seconds
     device = {"device": "cpu", "gpu-memory-utilization": 0.9} if options.device == "cpu" else {}
-    with temporary_home() as folder, held_memory() if options.device == "cuda" else contextlib.nullcontext():
+    held = held_memory() if options.device == "cuda" and options.part == "failures" else contextlib.nullcontext()
+    with temporary_home() as folder, held:
         for name in {case.model for case in chosen}:
             shapes.write(folder / "models" / name, SHAPES[name])
         with ThreadPoolExecutor(len(chosen)) as pool:
