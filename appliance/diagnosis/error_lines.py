@@ -4,12 +4,14 @@ starts or links to. Dumps of arguments and advice do not count."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from typing import Literal
 
-from appliance.diagnosis.dressing import plain, undress
+from appliance.diagnosis.dressing import Dressed, plain, undress
 from appliance.diagnosis.first_exception import lone_exception, with_lines_around
 from appliance.diagnosis.pointers import is_dump
 from appliance.diagnosis.searchable import Searchable
@@ -25,7 +27,8 @@ WORDS = (
     b"dumped", b"unsatisfied", b"already",
     b"too old", b"initialized", b"supported", b"undefined", b"terminate", b"status=", b"uncorrectable", b"fallen",
     b"mismatch", b"insufficient", b"manifest", b"missing", b"too many", b"no space", b"exited", b"watchdog",
-    b"exceeds", b"panic", b"no platform", b"resource", b"could not", b"not allowed", b"yaml", b"assert",
+    b"exceeds", b"panic", b"no platform", b"resource", b"could not", b"not allowed", b"yaml", b"assert", b"read-only",
+    b"not enough", b"detected an attempt", b"couldn't",
 )  # fmt: skip
 TOLD_QUIETLY = ("no platform detected",)
 QUIET = ("INFO", "DEBUG", "NOTICE")
@@ -56,6 +59,10 @@ REFUSED_ARGUMENT = ": error: argument "
 VALIDATION = ("Value error, ", "Assertion failed, ")
 # A line of `kubectl describe`.
 EVENT = re.compile(r"(?:Warning|Normal) {1,10}[A-Z]\w{1,40} {1,10}")
+# How the library of C++ reports an exception that nothing caught.
+TERMINATED = "terminate called after throwing an instance of '"
+WHAT = re.compile(r"\s{0,8}what\(\): {1,4}(?P<message>\S.{0,2000})")
+MAX_WHAT = 4  # lines of other streams may come between
 CODE = re.compile(r'(?:raise |return |assert |File "|self\.|\^)')
 
 Tier = Literal["error", "bare", "warning"]
@@ -134,9 +141,24 @@ def error_line(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine |
         return None
     if exception is not None:
         exception = with_lines_around(exception, lines)
+    elif words.startswith(TERMINATED):
+        exception = _of_native_code(line, dressed, lines)
     tier: Tier = "error" if dressed.level or words.startswith(VALIDATION) else "bare"
     below = lines_below(line, words, dressed.key, lines) if exception is None else ()
     return ErrorLine(EvidenceLine(line.number, words), tier, exception, dressed.key, dressed.level, below)
+
+
+def _of_native_code(line: EvidenceLine, dressed: Dressed, lines: Sequence[EvidenceLine]) -> LoggedException | None:
+    """The exception of C++ that nothing caught: its type, and what it said on the next line of its stream."""
+    index = bisect_right(lines, line.number, key=attrgetter("number"))
+    for other in lines[index : index + MAX_WHAT]:
+        after = undress(plain(other.text))
+        if after.key == dressed.key and (said := WHAT.match(after.words)) is not None:
+            kind = dressed.words.strip().removeprefix(TERMINATED).rstrip("'")
+            text = f"{kind}: {said['message']}"
+            told = EvidenceLine(other.number, after.words.strip())
+            return LoggedException(kind, said["message"], text, told, key=dressed.key, start=line.number)
+    return None
 
 
 def _holds(text: str, phrases: tuple[str, ...]) -> bool:

@@ -168,7 +168,8 @@ CAUSES = (
                "multiple values for", "positional arguments but", "unsupported operand",
                "incompatible constructor arguments", "expected at most", "infer_schema",
                "parameter q has unsupported type", "mismatched number of arguments when calling"),
-        pattern=r"^(?!TypeError: \w{1,60}(?:Error|Failed|Exception|Resources)\.__init__)(?:TypeError|AttributeError"
+        pattern=r"^(?!TypeError: \w{1,60}(?:Error|Failed|Exception|Resources)\.__init__"
+        r"|AttributeError: '(?:str|int|float|bool|list|dict|tuple)' object)(?:TypeError|AttributeError"
         r"|\w{1,60}\.\w{0,60}TypeError|ValueError: infer_schema|RuntimeError: \S{1,80}\(\) expected at most)",
         where=r"(?:site-packages|dist-packages|sgl-workspace|/vllm/|/sglang/)",
         summary="Two libraries have incompatible versions: one calls a function of the other with the wrong "

@@ -63,6 +63,28 @@ CAUSES = (
     ),
     Cause(
         family="host",
+        name="unit-cannot-start",
+        signs=("status=200/chdir", "status=203/exec", "status=216/group", "status=217/user", "status=226/namespace"),
+        pattern=r"(?P<unit>[\w@.-]{1,80}\.service): .{0,80}?status=(?P<status>\d{3}/[A-Z]{4,9})",
+        summary="systemd could not start {unit}: {status}.",
+        fix="Correct the unit: its ExecStart (203), User (217), Group (216), WorkingDirectory (200), or the paths that "
+        "it protects (226).",
+        line=True,
+        vague=True,
+    ),
+    Cause(
+        family="host",
+        name="container-exited",
+        signs=("dependency failed to start",),
+        pattern=r"container (?P<name>[\w.-]{1,80}) (?:exited \((?P<status>\d{1,3})\)|is unhealthy)",
+        summary="The container {name} ended, or was not healthy in time, and others wait for it.",
+        fix="Read why in its own log.",
+        command="docker logs {name}",
+        line=True,
+        vague=True,
+    ),
+    Cause(
+        family="host",
         name="storage-fault",
         signs=("input/output error", "[errno 5]", "stale file handle", "[errno 116]",
                "transport endpoint is not connected", "[errno 107]", "i/o error", "buffer i/o error", "host is down",
