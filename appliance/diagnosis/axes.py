@@ -111,7 +111,8 @@ WHATS = (
     _what("out-of-bounds", "has a value outside its bounds",
           "Bring it within the bounds that the message gives: in the launch's settings, or in the model's config.json.",
           _NEVER,
-          r"[<>]=? |\b(?:non-)?(?:negative|positive)\b|at (?:least|most) \w|\bbetween\b|(?:less|fewer|smaller) than"
+          r"(?<!\S)[<>]=? |\b(?:non-)?(?:negative|positive)\b|at (?:least|most) \w|\bbetween\b"
+          r"|(?:less|fewer|smaller) than"
           r"|\bin \[|\bpower of|must (?:not )?be (?:0|1|zero|one)\b"),
     _what("repeated", "is there twice", "Remove one of the two that the message names.", _NEVER,
           r"\balready\b|duplicate|must be unique|more than (?:one|once)|mutually exclusive|at the same time"),

@@ -28,7 +28,7 @@ _LAYERS = (
     r"(?P<tag>\((?P<who>[^()]{0,80}\bpid=\d{1,9}[^()]{0,80}|Process)\) ?)",  # vLLM, Ray
     rf"(?P<placed>(?P<loud>{_LEVELS}) {{1,9}}(?:\d\d-\d\d {_CLOCK} {{1,9}})?\[?[\w/.-]{{1,80}}\.py:\d{{1,9}}\](?=\s|$)\s?)",  # vLLM # noqa: E501
     rf"(?P<level>(?P<word>{_LEVELS})\b(?::[\w.]{{1,60}}:|:)?(?: {{1,9}}\d\d-\d\d {_CLOCK}| \.\.\.)?(?=\s|$)\s{{0,6}})",
-    rf"(?P<bracketed>\[(?P<inside>{_LEVELS}|Error|Warning|Info)\](?=\s|$)\s?)",
+    rf"(?P<bracketed>\[(?P<inside>{_LEVELS}|Error|Warning|Warn|Info|Debug)\](?=\s|$)\s?)",
     rf"(?P<dashed>- (?:[\w.]{{1,80}} - )?(?P<between>{_LEVELS}) - )",  # Python's logging
     rf"(?P<barred>\| (?P<shown>{_LEVELS}) {{0,9}}\| (?:[\w.<>]{{1,120}}:[\w<>]{{1,80}}:\d{{1,9}} - )?)",  # loguru
     r"(?P<place>\[[\w/.-]{1,80}\.py:\d{1,9}\](?=\s|$)\s?)",

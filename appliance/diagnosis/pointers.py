@@ -69,6 +69,7 @@ FATAL_LEAD = _any(
     r"^Process [\w-]{1,80}(?:[:_]\w{1,80}){0,8}:$",  # multiprocessing: nothing caught it
     r"init state",
     r"_log_task_completion|engine background task failed",
+    r"\b(?:engine|scheduler|event|main)[ _]loop (?:failed|crashed|died|stopped with)\b",
 )
 # The first frame of a process that nothing caught; for a helper process it does not lead into an engine.
 ENTRY = _any(
@@ -107,6 +108,8 @@ GIVING_UP = _any(
     r"^dependency failed to start\b|\binitiali[sz]ation failed, exiting\b",
     r"\b(?:process|runner|server|shard)\w{0,20} (?:\S{1,20} )?(?:has |was )?(?:terminated|crashed|signaled)\b",
     r"failed to (?:load|initiali[sz]e) (?:the )?\w{1,40} (?:model|executor|context|backend)\b",
+    r"(?:failed to|could not|couldn't|cannot|unable to) (?:start|create|launch|initiali[sz]e) (?:an? |the )?"
+    r"(?:\w{1,40} ){0,2}(?:backend|engine|server|executor|model|worker|runner|router|container)\b",
     rf"^(?:[\w./-]{{1,200}}: ){{1,4}}.{{0,400}}?\b(?:{ERRNO})(?::|\.?$)",
     r"^Warning {1,40}(?!FailedScheduling)(?:Failed\w{1,40}|UnexpectedAdmissionError|Evicted) ",  # kubectl describe
 )

@@ -85,6 +85,7 @@ WAYS = {
     "again, or use a release of the engine that knows this checkpoint.",
 }
 OF_AN_IMAGE = (("missing", "abi"), ("missing", "backend"), ("missing", "jit-toolchain"))
+OF_NO_SETTING = ("arch", "driver", "weights")
 NETWORK_FAMILIES = ("multi-node", "nccl", "offline", "port")
 NETWORK_OWNERS = ("connector", "executor", "kv-offload", "server")
 CHECKS = ("AssertionError", "TypeError", "ValueError", "VLLMValidationError")
@@ -229,6 +230,8 @@ def _fix_of(what: What | None, family: str | None) -> str:
     way = WAYS.get(family or "")
     if what is None:
         return f"Ingot does not recognise this error. {way}" if way is not None else NOT_RECOGNISED
+    if family in OF_NO_SETTING and way is not None:
+        return way
     if what.name not in (*OF_VALUES, "exhausted") and (what.name, family) not in OF_AN_IMAGE:
         return what.fix
     return OF_MODEL if family == MODEL_FAMILIES[0] and what.name in OF_VALUES else way or what.fix

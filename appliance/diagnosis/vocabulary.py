@@ -31,7 +31,7 @@ _WORDS = (
     ("compile", r"\b(?:torch\W{1,3}dynamo|inductor|torch\.compile|fx graph|aot_?autograd|auto_functionalized)\b"),
     ("arch", r"compute capability|\bsm_?\d{2,3}[af]?\b|cuda arch"),
     ("model-config", r"\btokenizer|projector type|model architecture|\bhparams"),
-    ("weights", r"\btensor '[\w.]|\bGGUF file|\bdigest mismatch\b"),
+    ("weights", r"\btensor (?:'[\w.]|[\w.]{1,200}\.(?:weight|bias)\b)|\bGGUF file|\bdigest mismatch\b"),
     ("quant-dtype", r"quanti[sz]\w*|\b(?:fp8|nvfp4|mxfp4|int4|int8|awq|gptq|gguf|marlin|dtypes?)\b|bfloat16|float16"),
     ("weights", r"safetensors?|checkpoint|state_dict|\bshards?\b|loaded_weight|weight_loader|load_weights"),
     ("model-config", r"tokeniz\w+|config\.(?:json|pbtxt)|architecture|model.type|chat.template|rope_\w+"),

@@ -18,6 +18,8 @@ from appliance.profile.vllm_options import FLAGS, VARIABLES
 LINES = (
     ("kernel-crash", "native-check", "/src/odd/odd-cuda.cu:77: ODD_ASSERT(rows % 4 == 0 && \"rows\") failed"),
     ("kernel-crash", "native-check", "oddserve: odd.cpp:9: void load(): Assertion `rows == 4' failed."),
+    ("arch", "built-for-another-gpu", "Could not start odd: Runtime compute cap 70 is not compatible with compile time compute cap 90"),
+    ("abi", "cache-transfer-missing", "RuntimeError: NIXL is not available"),
     ("memory", "gpu-out-of-memory", "odd_alloc_buffer: allocating 77.50 MiB on device 1: cudaMalloc failed: out of memory"),
     ("nccl", "ucx", "[1700000000.123456] [h:7 :0]  odd_ep.c:12 UCX  ERROR odd_2: send failed: Input/output error"),
     ("config", "unknown-argument", "error: invalid argument: --oddity"),

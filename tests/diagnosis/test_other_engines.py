@@ -93,6 +93,49 @@ FAILED = {
     "a service's address": (
         'Exception: Failed to connect to odd server with ClientOptions { odd_url: ["http://odd:2379"], lease: true }', "multi-node", "2379",
     ),
+    "a GPU's library, in a program without exceptions": (
+        "INFO [ odd_slots] slot is processing task | tid=7\n"
+        "CUDA error: an illegal memory access was encountered\n"
+        "  current device: 0, in function odd_synchronize at /src/odd-cuda.cu:77\n"
+        "/src/odd-cuda.cu:7: CUDA error",
+        "kernel-crash", "odd_synchronize",
+    ),
+    "the same, once it serves": (
+        "INFO:     Application startup complete.\n[gpu_id=0] Prefill batch. #new-seq: 1\n"
+        "CUDA Error: no kernel image is available for execution on the device (209) /src/odd.cuh: line 7 at function odd()",
+        "arch", "GPU's architecture",
+    ),
+    "the same, of another process": (
+        "Server error: 503 - [address=0.0.0.0:7, pid=7] HIP error: invalid device function For debugging consider passing ODD=1",
+        "arch", "GPU's architecture",
+    ),
+    "a check of C++'s own library": (
+        "0.21.532.943 I srv          load:   /usr/bin/odd-server\n"
+        "/usr/include/c++/16/bits/odd_vector.h:77: odd::reference odd<_Tp>::operator[](size_type) [with _Tp = int]: Assertion '__odd < this->size()' failed.",
+        "kernel-crash", "__odd < this->size()",
+    ),
+    "of the causes that Rust lists, the innermost": (
+        "odd-1  | Error: Could not create backend\nodd-1  | \nodd-1  | Caused by:\n"
+        "odd-1  |     0: Could not start backend\nodd-1  |     1: cannot find tensor odd.7.weight",
+        "weights", "odd.7.weight",
+    ),
+    "of causes that say nothing, what was logged before": (
+        "2026-02-03T10:00:00.1Z  INFO odd_router: src/odd.rs:7: Starting model backend\n"
+        "2026-02-03T10:00:01.1Z ERROR odd_backend: src/odd.rs:8: Could not start Odd backend: cannot find tensor odd.7.weight\n"
+        "Error: Could not create backend\n\nCaused by:\n    Could not start a suitable backend",
+        "weights", "odd.7.weight",
+    ),
+    "a launcher that ends what is late": (
+        "2026-02-03 10:00:00.1 [Error] (Odd) odd-server failed to start within timeout\n"
+        "2026-02-03 10:00:05.1 [Warn] (Odd) Process did not respond to SIGTERM, using SIGKILL\n"
+        "2026-02-03 10:00:05.2 [Error] (Odd) Error 500: POST /odd",
+        "hang", "odd-server",
+    ),
+    "a loop that an engine cannot go on without": (
+        "INFO:     Uvicorn running on http://0.0.0.0:7\n2026-02-03 10:00:00,1 - odd - ERROR - Engine loop failed with error: odd quantization",
+        "quant-dtype", "odd quantization",
+    ),
+    "a process's exit code": ("[02-03 10:00:00] Rank 0 odd is dead.\n[02-03 10:00:02] Exit code: -9", "memory", "SIGKILL"),
 }  # fmt: skip
 
 
@@ -112,6 +155,10 @@ WENT_ON = {
     "a record of another level": ('time=2026-02-03T10:00:00Z level=INFO msg="no GPU found" error="nvml: not found"', Outcome.NOT_READY),
     "an error after which its program goes on": (
         "ERROR 02-03 10:00:00 [odd.py:7] nvidia-smi: device handle for GPU 7 is odd\nINFO 02-03 10:00:01 [odd.py:8] Loading the model",
+        Outcome.NOT_READY,
+    ),
+    "a warning's cause": (
+        "INFO 02-03 10:00:00 [odd.py:7] Loading the model\nWARNING 02-03 10:00:00 [odd.py:7] CUDA error: odd query, which does not matter",
         Outcome.NOT_READY,
     ),
     "a thread that counts what was used": (
@@ -184,6 +231,8 @@ def test_the_messages_own_advice_is_passed_on() -> None:
         ("RuntimeError: odd fp8 layout is not supported", "quant-dtype"),
         ("RuntimeError: odd NCCL trouble", "nccl"),
         ("RuntimeError: the odd nvidia driver trouble", "driver"),
+        ("RuntimeError: cannot find the nvidia driver's oddity", "driver"),
+        ("RuntimeError: cannot find tensor odd.7.weight", "weights"),
     ],
 )
 def test_a_fix_speaks_of_the_family_rather_than_of_a_setting(line: str, family: str) -> None:
@@ -191,3 +240,21 @@ def test_a_fix_speaks_of_the_family_rather_than_of_a_setting(line: str, family: 
     assert found.family == family
     assert found.fix is not None
     assert "the setting" not in found.fix.text
+
+
+def test_a_shells_redirection_compares_nothing() -> None:
+    found = told(
+        "subprocess.CalledProcessError: Command '/opt/odd -o /tmp/odd 2> /tmp/odd.log' returned non-zero exit status 7."
+    )
+    assert "outside its bounds" not in found.summary
+
+
+def test_what_transfers_the_cache_is_no_backend_to_choose() -> None:
+    found = told(
+        "Traceback (most recent call last):\n"
+        '  File "/opt/vllm/distributed/kv_transfer/odd_connector.py", line 7, in __init__\n    raise RuntimeError("NIXL is not available")\n'
+        "RuntimeError: NIXL is not available"
+    )
+    assert (found.family, found.cause) == ("abi", "cache-transfer-missing")
+    assert found.fix is not None
+    assert found.fix.patch is None

@@ -62,6 +62,7 @@ CAUSES = (
             "startup timed out",
             "failed to become ready",
             "not ready within",
+            "failed to start within",
             "rpc call to",
             "timeouterror: rpc",
             "execute_model timed out",

@@ -160,7 +160,7 @@ CAUSES = (
         family="host",
         name="ended-on-request",
         signs=("status=15/term", "received sigterm", "exit code 143", "signal 15", "sigterm"),
-        pattern=r"(?:SIGTERM|15/TERM|143|signal 15)",
+        pattern=r"(?:(?<!respond to )SIGTERM|15/TERM|143|signal 15)",
         summary="The engine was asked to stop (SIGTERM).",
         fix="Find out who stopped it: a person, the service manager, or a probe that timed out.",
         line=True,

@@ -301,7 +301,7 @@ CAUSES = (
                "return code = -9"),
         pattern=r"^(?:\S{1,80}: )?(?:line \d{1,9}: )?\s{0,8}(?:\d{1,9} )?Killed\b(?! by)|[\]%|] ?Killed\s{0,80}$"
         r"|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code) ?[:=]? ?(?:137|-9)\b|died \(-9\)"
-        r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|SIGKILL).{0,40}$",
+        r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|(?<!using )(?<!sending )(?<!send )SIGKILL).{0,40}$",
         summary=f"Killed with SIGKILL: {KILLED_BY}.",
         fix=LOOK_FOR_OOM,
         command=OOM_COMMAND,
