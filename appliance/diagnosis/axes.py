@@ -122,7 +122,7 @@ WHATS = (
 )  # fmt: skip
 WRONG_KIND = next(what for what in WHATS if what.name == "wrong-kind")
 # Python's own words for it: a plain value where an object was expected.
-OF_A_WRONG_KIND = re.compile(r"'(?:str|int|float|bool|list|dict|tuple)' object has no attribute")
+OF_A_WRONG_KIND = re.compile(r"'(?:str|int|float|bool|list|dict|tuple|NoneType)' object has no attribute")
 # Of a place in the engine's source whose words say nothing of what went wrong: a condition that does not hold, or
 # anything else.
 _EITHER = ("Correct the settings and the model's files that the message names. If they are right, use another release "

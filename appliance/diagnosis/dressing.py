@@ -36,7 +36,7 @@ _LAYERS = (
     rf"(?P<glog>\[?(?P<letter>[IWEF])(?:\d{{3,4}} {_CLOCK})?\s{{1,9}}(?:\d{{1,9}}\s{{1,9}})?[\w/.-]{{1,120}}:\d{{1,9}}\] )",  # noqa: E501
     rf"(?P<trt>(?:\[\d\d/\d\d/\d{{4}}-{_CLOCK}\] )?{_TRT}(?: \[RANK \d{{1,9}}\])? ?\[(?P<mark>[IWEF]|{_LEVELS})\] )",
     r"(?P<rank>\[(?:rank|default)\d{1,9}\]:? ?)",  # torchrun
-    r"(?P<journal>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} (?P<unit>[\w./@:-]{1,80}(?:\[\d{1,9}\])?): )",
+    r"(?P<journal>[^\W\d_]{3} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} (?P<unit>[\w./@:-]{1,80}(?:\[\d{1,9}\])?): )",
     r"(?P<cri>(?:stdout|stderr) [FP] )",
     r"(?P<pod>\[pod/[^\]]{1,200}\] )",
     r"(?P<kernel>\[ {0,6}\d{1,9}\.\d{6}\] )",

@@ -16,6 +16,7 @@ from appliance.diagnosis.axes import (
     ERROR_REPORTED,
     OF_A_WRONG_KIND,
     WHOSES,
+    WRONG_KIND,
     What,
     axes_of,
     what_of,
@@ -230,7 +231,8 @@ def _fix_of(what: What | None, family: str | None) -> str:
     way = WAYS.get(family or "")
     if what is None:
         return f"Ingot does not recognise this error. {way}" if way is not None else NOT_RECOGNISED
-    if family in OF_NO_SETTING and way is not None:
+    unset = what is WRONG_KIND and family not in (SETTINGS_FAMILY, MODEL_FAMILIES[0])
+    if (unset or family in OF_NO_SETTING) and way is not None:
         return way
     if what.name not in (*OF_VALUES, "exhausted") and (what.name, family) not in OF_AN_IMAGE:
         return what.fix

@@ -46,7 +46,7 @@ _WORDS = (
     ("config", r"\bsecrets? \"|\bconfigmaps? \"|\binvalid device\b"),
     ("config", r"\bargument\w{0,20}\b|\boption\b|--[a-z][\w-]+|VLLM_[A-Z]|environment var"),
     ("config", r"must be (?:one of|set|at least)"),
-    ("abi", r"^(?:AttributeError(?!: '(?:str|int|float|bool|list|dict|tuple)' object)|NameError)\b"),
+    ("abi", r"^(?:AttributeError(?!: '(?:str|int|float|bool|list|dict|tuple|NoneType)' object)|NameError)\b"),
     ("kernel-crash", r"\bCUDA error\b|\bcublas\w*|\bcudnn\w*|cuda graph"),
 )
 _FAMILIES = tuple((family, re.compile(pattern, re.IGNORECASE)) for family, pattern in _WORDS)

@@ -31,6 +31,10 @@ FAILED = {
         "[odd-router stdout] [77] 0.00.910.385 E srv load_model: failed to load multimodal model, '/m/p.gguf'",
         "model-config", "oddity",
     ),
+    "a journal of another language": (
+        "mär 03 10:00:00 gpu1 odd[7]: CUDA error: out of memory\nmär 03 10:00:00 gpu1 odd[7]:   current device: 7, in function odd_alloc at odd.cu:7",
+        "memory", "The log says: current device: 7",
+    ),
     "colours written out": (
         "^[[1;36m(EngineCore pid=7)^[[0;0m ERROR 02-03 10:00:00 [core.py:7] torch.AcceleratorError: CUDA error: device-side assert triggered^M",
         "kernel-crash", "index or value",
@@ -201,6 +205,27 @@ def test_a_plain_value_where_an_object_belongs() -> None:
     )
     assert (found.family, found.cause) == ("model-config", "model-config-wrong-kind")
     assert "self.odd_config" in found.summary
+
+
+def test_nothing_where_an_object_belongs() -> None:
+    """Is no matter of releases either, and where it happened says of what it is."""
+    found = told(
+        "Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/opt/sglang/srt/layers/attention/odd_backend.py", line 7, in forward\n    assert odd.shape == other_odd.shape\n'
+        "AttributeError: 'NoneType' object has no attribute 'shape'"
+    )
+    assert found.family == "backend"
+    assert "other_odd" in found.summary
+    assert found.fix is not None
+    assert "backends" in found.fix.text
+
+
+def test_a_module_that_imports_itself_is_named() -> None:
+    found = told(
+        "ImportError: cannot import name '_odd_C' from partially initialized module 'odd.inner' (most likely due to a circular import)"
+    )
+    assert (found.family, found.cause) == ("abi", "import-name-missing")
+    assert "from odd.inner" in found.summary
 
 
 def test_a_message_without_a_name_is_told_with_its_code() -> None:
