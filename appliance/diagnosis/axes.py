@@ -57,7 +57,7 @@ WHATS = (
     _what("missing", "is missing or incomplete", "Restore what is missing, or correct the setting that names it.",
           r"FileNotFoundError|ModuleNotFoundError|NotFoundError$",
           r"no such file|does(?: not|n't) (?:exist|appear to have)|\bmissing\b|(?:not|cannot be) found"
-          r"|(?:can(?:not|'t)|could not) (?:find|import)"
+          r"|(?:can(?:not|'t)|could not|unable to|failed to) (?:find|import)"
           r"|\bno (?:\w{1,40} ){1,3}(?:was |were )?found"),
     _what("unreadable", "cannot be read", "Check its permissions, and that it is mounted where the engine runs.",
           r"PermissionError|IsADirectoryError|NotADirectoryError",
@@ -111,7 +111,8 @@ WHATS = (
     _what("out-of-bounds", "has a value outside its bounds",
           "Bring it within the bounds that the message gives: in the launch's settings, or in the model's config.json.",
           _NEVER,
-          r"[<>]=? |\b(?:non-)?(?:negative|positive)\b|at (?:least|most) \w|\bbetween\b|(?:less|fewer|smaller) than"
+          r"(?<!\S)[<>]=? |\b(?:non-)?(?:negative|positive)\b|at (?:least|most) \w|\bbetween\b"
+          r"|(?:less|fewer|smaller) than"
           r"|\bin \[|\bpower of|must (?:not )?be (?:0|1|zero|one)\b"),
     _what("repeated", "is there twice", "Remove one of the two that the message names.", _NEVER,
           r"\balready\b|duplicate|must be unique|more than (?:one|once)|mutually exclusive|at the same time"),
@@ -119,6 +120,9 @@ WHATS = (
           "Correct that name where it is set: in the launch's settings, or in the model's config.json.",
           _NEVER, r"\bunknown\b|unrecogni[sz]ed|\bnot one of\b|\bnot in [\[{(_]"),
 )  # fmt: skip
+WRONG_KIND = next(what for what in WHATS if what.name == "wrong-kind")
+# Python's own words for it: a plain value where an object was expected.
+OF_A_WRONG_KIND = re.compile(r"'(?:str|int|float|bool|list|dict|tuple|NoneType)' object has no attribute")
 # Of a place in the engine's source whose words say nothing of what went wrong: a condition that does not hold, or
 # anything else.
 _EITHER = ("Correct the settings and the model's files that the message names. If they are right, use another release "
@@ -146,11 +150,14 @@ WHOSES = (
            r"/multimodal/|image_processing|feature_extraction|processing_\w{1,40}\.py|video_processing"),
     _whose("tokenizer", "model-config", "The tokenizer", r"tokeniz|sentencepiece|tiktoken|mistral_common",
            "config-not-json"),
-    _whose("compile-cache", "compile", "The compiled model", r"torch/_(?:inductor|dynamo|functorch)|vllm/compilation/"),
+    _whose("compile-cache", "compile", "The compiled model",
+           r"torch/_(?:inductor|dynamo|functorch)|vllm/compilation/(?!decorators)"),
     _whose("quantisation", "quant-dtype", "The quantisation", r"/quantization/|/quantizers?/|bitsandbytes"),
     _whose("connector", "backend", "The KV cache connector", r"kv_transfer|kv_connector|lmcache|\bnixl",
            without="Check the connector's settings and its peers, or start without it."),
     _whose("weights", "weights", "The checkpoint", r"model_loader|weight_utils|safetensors|gguf|load_weights"),
+    _whose("model-part", "model-config", "A part of the model",
+           r"/models/\w{1,60}\.py\", line \d{1,9}, in __init__"),
     _whose("model-value", "model-config", "A value in the model's configuration", r"\.StrictDataclass\w{1,60}Error$",
            "config"),
     _whose("model-config", "model-config", "The model's configuration",
@@ -164,6 +171,7 @@ WHOSES = (
     _whose("device", "driver", "The device", r"vllm/platforms/|torch/cuda/|pynvml|nvml"),
     _whose("engine-socket", "port", "A socket between the engine's processes", r"\bzmq[/.]"),
     _whose("socket", "port", "The server's socket", r"uvicorn/|create_server_\w{0,20}socket|asyncio/base_events"),
+    _whose("environment", "config", "A variable of the environment", r"\bin _?parse_\w{1,60}_env\b"),
     _whose("arguments", "config", "An argument",
            r"arg_utils|argparse|server_args|cli_args|vllm/config/|entrypoints/cli|click/|pydantic"),
 )  # fmt: skip
@@ -183,6 +191,16 @@ SPOKEN_OF = tuple(
     )
 )
 GENERAL = "arguments"
+# Who speaks, by a program's or library's own name; of a call that does not fit, what it names are parameters. A row of
+# such a family, though it fits the words, is of something else.
+SPEAKERS = (
+    (re.compile(r"\bnvidia-container-(?:cli|runtime)|\bnvidia-ctk\b"), ("abi", "config", "model-config", "weights")),
+    (re.compile(r"\bUCX {1,4}(?:ERROR|FATAL)\b|\bUCX error\b"), ("abi", "driver", "host", "port")),
+    (
+        re.compile(r"^TypeError: [\w.]{1,80}\(\) (?:got an unexpected keyword|missing \d|takes \d)"),
+        ("driver", "memory", "model-config", "multi-node", "nccl", "offline", "quant-dtype", "weights"),
+    ),
+)
 
 
 class Axes(NamedTuple):
@@ -204,6 +222,12 @@ def axes_of(exception: LoggedException) -> Axes:
     return Axes(what_of(exception), spoken or placed)
 
 
+@functools.lru_cache(maxsize=256)
+def displaced_by_speaker(text: str) -> tuple[str, ...]:
+    """The families of rows that a message cannot be about, by whom it names as its speaker."""
+    return next((families for speaker, families in SPEAKERS if speaker.search(text)), ())
+
+
 def what_of(exception: LoggedException) -> What | None:
     return next(whats_said(exception.message, exception.type), None)
 
@@ -216,6 +240,8 @@ def what_said(message: str) -> What | None:
 def whats_said(message: str, kind: str = "") -> Iterator[What]:
     """All that fit, by an exception's type and by the words of its message; the likeliest first."""
     said = without_advice(without_dumps(message[:MAX_TEXT]))
+    if OF_A_WRONG_KIND.match(said):
+        yield WRONG_KIND
     if kind:
         yield from (what for what in WHATS if what.types.search(kind))
     yield from (what for what in WHATS if what.words.search(said))

@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from typing import Any, Literal, NamedTuple
 
+from appliance.diagnosis.axes import displaced_by_speaker
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.causes import CATALOGUE
 from appliance.diagnosis.stripping import without_advice, without_dumps
@@ -48,6 +49,7 @@ def causes_of(text: str, places: str = "", only: Flag | None = None) -> tuple[Ma
 @functools.lru_cache(maxsize=256)  # ranks and restarts say the same again and again
 def _causes_of(text: str, places: str, only: Flag | None) -> tuple[Match, ...]:
     lowered = text.lower()
+    others = displaced_by_speaker(text)
     by_word, wordless = _rows_by_word()
     positions = set(wordless) if places else set()
     for word in by_word.keys() & set(WORD.findall(lowered)):
@@ -56,7 +58,7 @@ def _causes_of(text: str, places: str, only: Flag | None) -> tuple[Match, ...]:
     certain: list[Match] = []
     for position in positions:
         cause = CATALOGUE[position]
-        if only is not None and not getattr(cause, only):
+        if cause.family in others or (only is not None and not getattr(cause, only)):
             continue
         groups = cause.match(text, lowered, places)
         if groups is not None:

@@ -16,6 +16,7 @@ from appliance.exit_status import KILLED_BY
 from appliance.protocol import Diagnosis, EvidenceLine, Fix, ProcessEnd
 
 LAST_LINES = 5
+MAX_SAID = 240
 # The part of the system log, in seconds around its end, that may say who killed a process.
 BEFORE_S, AFTER_S = 600, 60
 CONTAINER_SIGNAL = 128  # a container's exit status is this and the signal's number
@@ -27,6 +28,16 @@ _PROCESS_GONE = re.compile(
     r"|Worker proc(?:ess)? \S{1,80} died unexpectedly",
     re.IGNORECASE,
 )
+# Launchers' reports of what they started: without a status, with a signal's number, and with its name, as Go has it.
+_SHARD_GONE = re.compile(r"\bshard \d{1,4} crashed", re.IGNORECASE)
+_SIGNALLED = re.compile(
+    r"\bwas signaled to shutdown with signal (?P<number>\d{1,2})\b|\bterminated: signal: (?P<name>[a-z ]{4,30})"
+)
+_NAMES = {
+    "killed": signal.SIGKILL, "terminated": signal.SIGTERM, "segmentation fault": signal.SIGSEGV,
+    "aborted": signal.SIGABRT, "bus error": signal.SIGBUS, "illegal instruction": signal.SIGILL,
+    "floating point exception": signal.SIGFPE,
+}  # fmt: skip
 _OOM_FIX = Fix(
     text="Give the machine or the container more memory, stop other programs that use a lot, or use a shorter context.",
     command=OOM_COMMAND,
@@ -178,12 +189,22 @@ def reported_exit(lines: Sequence[EvidenceLine], *, after: int, silent: bool) ->
         silent = silent or line.text.startswith("(EngineCore")
         if line.number <= after:
             continue
-        if silent and _PROCESS_GONE.search(line.text) and undress(plain(line.text)).level not in QUIET:
-            return msgspec.structs.replace(_KILLED_SILENTLY, evidence=shown([line]))
+        gone = _SHARD_GONE.search(line.text) or (silent and _PROCESS_GONE.search(line.text))
+        if gone and undress(plain(line.text)).level not in QUIET:
+            return _with_report(_KILLED_SILENTLY, line)
+        ended = _SIGNALLED.search(line.text)
+        number = (int(ended["number"] or 0) or _NAMES.get(ended["name"].strip())) if ended is not None else None
+        if number in SIGNALS:
+            return _with_report(SIGNALS[number], line)
         status = _EXIT_SIGNAL.search(line.text) if "Failed core proc" in line.text else None
         if status is not None and int(status["signal"]) in SIGNALS:
             return msgspec.structs.replace(SIGNALS[int(status["signal"])], evidence=shown([line]))
     return None
+
+
+def _with_report(found: Diagnosis, line: EvidenceLine) -> Diagnosis:
+    said = undress(plain(line.text)).words.strip()[:MAX_SAID]
+    return msgspec.structs.replace(found, summary=f"{found.summary} The log says: {said}", evidence=shown([line]))
 
 
 def killed_by_kernel(record: str, died: ProcessEnd | None = None) -> Diagnosis:

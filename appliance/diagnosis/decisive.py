@@ -17,7 +17,7 @@ NAMES = re.compile(
     r"|\b(?:for|named|module|package) [a-z]\w{1,60}$"
 )
 # What CUDA and torch add to every error, and lists of ways out.
-BOILERPLATE = re.compile(r"CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA|Search for `|https?://|^- ")
+BOILERPLATE = re.compile(r"CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA|Search for `|https?://(?![\w.-]{1,80}:\d)|^- ")
 # What announced the list of choices that was taken out.
 CHOICES_BELOW = re.compile(r"(?<=[.'\"\])]) ?[^.'\"]{1,60}(?:are|of|from|is):$")
 # What pydantic adds, once the input it was given is blanked.
@@ -48,7 +48,7 @@ def _said(cause: Cause, text: str) -> str:
     told = without_advice(whole)
     places = cause.places_in(told)
     start = told.rfind("\n", 0, places[0]) + 1 if places else 0
-    lines = [_without_type(line) for line in (*told[start:].split("\n"), *whole.split("\n"))]
+    lines = [_without_type(line) for line in (*told[start:].split("\n"), *whole.split("\n"), *text.split("\n"))]
     lines = [CHOICES_BELOW.sub("", line) for line in lines]
     named = (line for line in lines if NAMES.search(line) and not BOILERPLATE.search(line))
     words = next((line for line in named if not line.endswith(":")), "")

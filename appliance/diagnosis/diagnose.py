@@ -11,9 +11,11 @@ from typing import Any
 from appliance.core_protocol import Fatal
 from appliance.diagnosis import deaths_without_exception as deaths
 from appliance.diagnosis import hangs, telling
+from appliance.diagnosis.axes import what_said
 from appliance.diagnosis.catalogue import causes_of
 from appliance.diagnosis.cause import Cause
-from appliance.diagnosis.error_lines import ErrorLine, error_lines
+from appliance.diagnosis.dressing import plain, undress
+from appliance.diagnosis.error_lines import EVENT, ErrorLine, error_lines
 from appliance.diagnosis.first_exception import cut_short, exceptions_in, first_exception, with_message
 from appliance.diagnosis.last_words import asked_to_end, is_last_word, is_of_a_reader, is_uncaught
 from appliance.diagnosis.log_text import number_lines
@@ -27,6 +29,7 @@ from appliance.diagnosis.pointers import (
     is_of_a_core,
     is_pointer,
     is_survived,
+    quoted,
 )
 from appliance.diagnosis.progress import (
     LOUD,
@@ -42,8 +45,11 @@ from appliance.diagnosis.raise_sites.lookup import NO_SITES, RaiseSites
 from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of, site_of
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
+from appliance.diagnosis.vocabulary import family_of
 from appliance.protocol import Diagnosis, EvidenceLine, Outcome, ProcessEnd
 
+LINES_BETWEEN = 6  # at most, from a program's error to the next that follows from it
+OF_HARDWARE = ("arch", "driver", "kernel-crash", "memory", "nccl")
 LOOP = "crash-loop"  # the reason for the restarts is better, where there is one
 
 
@@ -154,7 +160,8 @@ class _Failures:
         if first is not None:
             return first.diagnosis(self.settings, self.sites)
         return (
-            self._waits()
+            self._quoted(told, chains)
+            or self._waits()
             or self._process_gone(silent=self.whole)
             or self._only_pointed_at(told, chains)
             or self._cut_short()
@@ -162,7 +169,19 @@ class _Failures:
             or self._only_warned(told)
             or self._loops()
             or self._only_gave_up(told)
+            or self._only_errors(told)
         )
+
+    def _quoted(self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]) -> Diagnosis | None:
+        """What a pointer quotes of the error that it points at, where that is not in the log."""
+        pointers = [link for chain in chains for link in chain]
+        pointers += [line.exception for line in told if line.exception is not None]
+        for exception in sorted(pointers, key=lambda pointer: pointer.line.number):
+            error = quoted(exception)
+            if error is not None and (self.failed or not self._survived(exception.start, deadly=True)):
+                best = best_of([error])
+                return best.diagnosis(self.settings, self.sites) if best is not None else self._unknown(error)
+        return None
 
     def explained(self, died: ProcessEnd) -> Diagnosis | None:
         """Why a signal ended that process, as far as the log says it: an exception that ended another before, or what
@@ -244,7 +263,7 @@ class _Failures:
                 cause = match.cause
                 if self._survived(line.line.number, deadly=cause.deadly):
                     continue
-                found = Reading(match, (line.exception,) if line.exception else (), line)
+                found = Reading(match, (line.exception,) if line.exception else (), line, _unknown_reason(told))
                 if before is None and not self.failed and not self._counts_alone(line, cause):
                     aside = aside or (found if cause.aside and not cause.vague else None)
                 elif not cause.vague:
@@ -299,8 +318,8 @@ class _Failures:
                 continue
             best = best_of([with_message(link, self.lines) for link in chain])
             if any(is_survived(link) or is_end_on_request(link) for link in chain):
-                if best is not None and best.match is not None and best.match.cause.deadly:
-                    return best.diagnosis(self.settings, self.sites)
+                if self._ends_all(best, chain[0]):
+                    return best.diagnosis(self.settings, self.sites) if best is not None else self._unknown(chain[0])
                 continue
             if self.failed or _ends_a_process(chain) or (self.ready is None and not self._was_caught(chain)):
                 return best.diagnosis(self.settings, self.sites) if best is not None else self._unknown(chain[0])
@@ -313,6 +332,13 @@ class _Failures:
             if self._may_end(line) and (self.failed or not self._went_on(line)):
                 return self._unknown(exception)
         return None
+
+    def _ends_all(self, known: Reading | None, exception: LoggedException) -> bool:
+        """Whether it is not survived, though it was caught or ended no more than a thread."""
+        if known is not None and known.match is not None:
+            cause = known.match.cause
+            return cause.deadly or (self.ready is None and not cause.vague and cause.family in OF_HARDWARE)
+        return self.ready is None and not exception.level and family_of(exception.text) in OF_HARDWARE
 
     def _may_end(self, line: ErrorLine) -> bool:
         """Whether a line can be the end of a process: a server that is ready survives its requests' errors."""
@@ -355,16 +381,51 @@ class _Failures:
         """If no row and no exception explains it, the first error after which its process is silent."""
         served = self.ready is not None and not self.failed
         asked = asked_to_end(self.log) if served else {}
-        for line in told:
+        for at, line in enumerate(told):
             # After a requested shutdown, waiting readers log that the engine is dead.
             if line.line.number > asked.get(line.key, line.line.number) and is_of_a_reader(line):
                 continue
             ends = is_last_word(line, self.lines) if served else is_giving_up(line.line.text)
             if line.tier != "warning" and ends and self._may_end(line) and (self.failed or not self._went_on(line)):
+                line = _reason(told, at)
                 after = next((other for other in self.lines if other.number > line.line.number), None)
                 more = [after] if after is not None and line.line.text.endswith(":") else []
                 return telling.said([line.line, *more], self.settings)
         return None
+
+    def _only_errors(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
+        """Of a log in which nobody says that anything goes on, as launchers, drivers and quoted excerpts are: the first
+        error that says of what it is."""
+        levels = (undress(plain(line.text)).level for line in self.lines)
+        if self.ready is not None or any(level in ("INFO", "NOTICE") for level in levels):
+            return None
+        about = (line for line in told if line.tier != "warning" and line.exception is None)
+        line = next((line for line in about if family_of(line.line.text) is not None), None)
+        return telling.said([line.line], self.settings) if line is not None else None
+
+
+def _reason(told: Sequence[ErrorLine], at: int) -> ErrorLine:
+    """Of the errors that lead to the one with which a process gives up, one right after the other, the first that says
+    of what part it is."""
+    first = at
+    while (
+        first
+        and told[first].line.number - told[first - 1].line.number <= LINES_BETWEEN
+        and told[first - 1].key == told[at].key
+        and told[first - 1].tier != "warning"
+    ):
+        first -= 1
+    return next((line for line in told[first:at] if family_of(line.line.text) is not None), told[at])
+
+
+def _unknown_reason(told: Sequence[ErrorLine]) -> ErrorLine | None:
+    """The error that no row knows, and that the last line follows from, which says nothing of what happened."""
+    line = told[-1]
+    if line.exception is not None or what_said(line.line.text) is not None or EVENT.match(line.line.text):
+        return None
+    reason = _reason(told, len(told) - 1)
+    known = reason is line or what_said(reason.line.text) is None or causes_of_line(reason, after=False)
+    return None if known else reason
 
 
 def _ends_a_process(chain: Sequence[LoggedException]) -> bool:

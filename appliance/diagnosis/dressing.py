@@ -28,7 +28,7 @@ _LAYERS = (
     r"(?P<tag>\((?P<who>[^()]{0,80}\bpid=\d{1,9}[^()]{0,80}|Process)\) ?)",  # vLLM, Ray
     rf"(?P<placed>(?P<loud>{_LEVELS}) {{1,9}}(?:\d\d-\d\d {_CLOCK} {{1,9}})?\[?[\w/.-]{{1,80}}\.py:\d{{1,9}}\](?=\s|$)\s?)",  # vLLM # noqa: E501
     rf"(?P<level>(?P<word>{_LEVELS})\b(?::[\w.]{{1,60}}:|:)?(?: {{1,9}}\d\d-\d\d {_CLOCK}| \.\.\.)?(?=\s|$)\s{{0,6}})",
-    rf"(?P<bracketed>\[(?P<inside>{_LEVELS}|Error|Warning|Info)\](?=\s|$)\s?)",
+    rf"(?P<bracketed>\[(?P<inside>{_LEVELS}|Error|Warning|Warn|Info|Debug)\](?=\s|$)\s?)",
     rf"(?P<dashed>- (?:[\w.]{{1,80}} - )?(?P<between>{_LEVELS}) - )",  # Python's logging
     rf"(?P<barred>\| (?P<shown>{_LEVELS}) {{0,9}}\| (?:[\w.<>]{{1,120}}:[\w<>]{{1,80}}:\d{{1,9}} - )?)",  # loguru
     r"(?P<place>\[[\w/.-]{1,80}\.py:\d{1,9}\](?=\s|$)\s?)",
@@ -36,15 +36,18 @@ _LAYERS = (
     rf"(?P<glog>\[?(?P<letter>[IWEF])(?:\d{{3,4}} {_CLOCK})?\s{{1,9}}(?:\d{{1,9}}\s{{1,9}})?[\w/.-]{{1,120}}:\d{{1,9}}\] )",  # noqa: E501
     rf"(?P<trt>(?:\[\d\d/\d\d/\d{{4}}-{_CLOCK}\] )?{_TRT}(?: \[RANK \d{{1,9}}\])? ?\[(?P<mark>[IWEF]|{_LEVELS})\] )",
     r"(?P<rank>\[(?:rank|default)\d{1,9}\]:? ?)",  # torchrun
-    r"(?P<journal>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} (?P<unit>[\w./@:-]{1,80}(?:\[\d{1,9}\])?): )",
+    r"(?P<journal>[^\W\d_]{3} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} (?P<unit>[\w./@:-]{1,80}(?:\[\d{1,9}\])?): )",
     r"(?P<cri>(?:stdout|stderr) [FP] )",
     r"(?P<pod>\[pod/[^\]]{1,200}\] )",
     r"(?P<kernel>\[ {0,6}\d{1,9}\.\d{6}\] )",
+    rf"(?P<human>\[[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_CLOCK} \d{{4}}\] )",  # dmesg -T
+    r"(?P<ggml>(?:\d{1,5}\.)?\d\d\.\d{3}\.\d{3} (?P<loudness>[DIWEF]) {1,3})",  # llama.cpp
+    r"(?P<piped>\[[\w.-]{1,40} (?:stdout|stderr)\] (?:\[\d{1,9}\] )?)",  # a router's child
     rf"(?P<clock>\[?{_CLOCK}\]? )",
 )
 _LAYER = re.compile("|".join(_LAYERS))
 _COMPOSE = re.compile(r"(?P<service>\[?[A-Za-z][\w.-]{0,80}\]?) {0,40}\| ?")
-_GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
+_GLOG_LEVELS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
 
 
 class Dressed(NamedTuple):
@@ -60,10 +63,11 @@ def plain(text: str) -> str:
     """Without colours and other terminal codes; of a progress bar only what was drawn last; never very long."""
     if len(text) > MAX_LINE:
         text = text[:MAX_LINE]
-    if "\x1b" in text or "[0m" in text or "[3" in text:  # some stores write the code's name instead of it
+    if "\x1b" in text or "[0m" in text or "[3" in text or "^[" in text:  # some stores write the code's name
         text = ANSI.sub("", text)
     if text[:1] in QUOTES:
         text = text[1:].removeprefix(" ").rstrip(QUOTES[1:] + " ")
+    text = text.removesuffix("^M")
     if "\r" in text:
         text = text.rstrip("\r").rpartition("\r")[2]
     return text
@@ -101,6 +105,8 @@ def undress(text: str) -> Dressed:
                 level, header = layer["shown"], True
             case "place" | "column":
                 header = True
+            case "ggml":
+                level, header = _GLOG_LEVELS[layer["loudness"]], True
             case "glog":
                 level, header = _GLOG_LEVELS[layer["letter"]], True
             case "trt":

@@ -4,14 +4,16 @@ starts or links to. Dumps of arguments and advice do not count."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from operator import attrgetter
 from typing import Literal
 
-from appliance.diagnosis.dressing import plain, undress
+from appliance.diagnosis.dressing import Dressed, plain, undress
 from appliance.diagnosis.first_exception import lone_exception, with_lines_around
-from appliance.diagnosis.pointers import is_dump
+from appliance.diagnosis.pointers import is_dump, is_giving_up
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.diagnosis.validation import lines_below
@@ -24,8 +26,10 @@ WORDS = (
     b"sigterm", b"sigbus", b"sigill", b"sigabrt", b"oom", b"refused", b"timed out", b"timeout", b"abort", b"seg",
     b"dumped", b"unsatisfied", b"already",
     b"too old", b"initialized", b"supported", b"undefined", b"terminate", b"status=", b"uncorrectable", b"fallen",
+    b"exit code",
     b"mismatch", b"insufficient", b"manifest", b"missing", b"too many", b"no space", b"exited", b"watchdog",
-    b"exceeds", b"panic", b"no platform", b"resource", b"could not", b"not allowed", b"yaml", b"assert",
+    b"exceeds", b"panic", b"no platform", b"resource", b"could not", b"not allowed", b"yaml", b"assert", b"read-only",
+    b"not enough", b"detected an attempt", b"couldn't",
 )  # fmt: skip
 TOLD_QUIETLY = ("no platform detected",)
 QUIET = ("INFO", "DEBUG", "NOTICE")
@@ -56,6 +60,17 @@ REFUSED_ARGUMENT = ": error: argument "
 VALIDATION = ("Value error, ", "Assertion failed, ")
 # A line of `kubectl describe`.
 EVENT = re.compile(r"(?:Warning|Normal) {1,10}[A-Z]\w{1,40} {1,10}")
+# How the library of C++ reports an exception that nothing caught.
+TERMINATED = "terminate called after throwing an instance of '"
+WHAT = re.compile(r"\s{0,8}what\(\): {1,4}(?P<message>\S.{0,2000})")
+MAX_WHAT = 4  # lines of other streams may come between
+# What the libraries of GPUs say of a call that failed, in programs without exceptions.
+OF_A_GPU = re.compile(
+    r"(?:^|[\])>:-] )(?P<kind>(?:CUDA|HIP|MUSA|SYCL|Vulkan) [Ee]rror)(?: \d{1,4})?: {0,4}(?P<message>\S.{0,2000})"
+)
+CAUSED_BY = "Caused by:"
+COUNT = re.compile(r"\d{1,3}: ")
+MAX_CAUSES = 12
 CODE = re.compile(r'(?:raise |return |assert |File "|self\.|\^)')
 
 Tier = Literal["error", "bare", "warning"]
@@ -132,11 +147,76 @@ def error_line(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine |
         return ErrorLine(EvidenceLine(line.number, words), "warning", exception)
     if _holds(lowered, ADVICE) and REFUSED_ARGUMENT not in lowered:
         return None
-    if exception is not None:
+    if exception is None or exception.type == "Error":
+        exception = _of_a_gpu(line, words, dressed) or exception
+    if exception is not None and words.startswith("Error: ") and (causes := _caused_by(line, dressed, lines)):
+        exception = _innermost(exception, causes)
+    elif exception is not None:
         exception = with_lines_around(exception, lines)
+    elif words.startswith(TERMINATED):
+        exception = _of_native_code(line, dressed, lines)
     tier: Tier = "error" if dressed.level or words.startswith(VALIDATION) else "bare"
     below = lines_below(line, words, dressed.key, lines) if exception is None else ()
     return ErrorLine(EvidenceLine(line.number, words), tier, exception, dressed.key, dressed.level, below)
+
+
+def _of_native_code(line: EvidenceLine, dressed: Dressed, lines: Sequence[EvidenceLine]) -> LoggedException | None:
+    """The exception of C++ that nothing caught: its type, and what it said on the next line of its stream."""
+    index = bisect_right(lines, line.number, key=attrgetter("number"))
+    for other in lines[index : index + MAX_WHAT]:
+        after = undress(plain(other.text))
+        if after.key == dressed.key and (said := WHAT.match(after.words)) is not None:
+            kind = dressed.words.strip().removeprefix(TERMINATED).rstrip("'")
+            text = f"{kind}: {said['message']}"
+            told = EvidenceLine(other.number, after.words.strip())
+            return LoggedException(kind, said["message"], text, told, key=dressed.key, start=line.number)
+    return None
+
+
+def _of_a_gpu(line: EvidenceLine, words: str, dressed: Dressed) -> LoggedException | None:
+    """What a GPU's library says of a call that failed, in a program that has no exceptions."""
+    found = OF_A_GPU.search(words)
+    if found is None:
+        return None
+    text = words[found.start("kind") :]
+    return LoggedException(
+        found["kind"],
+        found["message"],
+        text,
+        EvidenceLine(line.number, text),
+        key=dressed.key,
+        level=dressed.level,
+        start=line.number,
+    )
+
+
+def _caused_by(line: EvidenceLine, dressed: Dressed, lines: Sequence[EvidenceLine]) -> list[EvidenceLine]:
+    """The causes that a program in Rust lists below its error, the outermost first."""
+    index = bisect_right(lines, line.number, key=attrgetter("number"))
+    causes: list[EvidenceLine] = []
+    announced = False
+    for other in lines[index : index + MAX_CAUSES]:
+        after = undress(plain(other.text))
+        if after.key != dressed.key:
+            continue
+        words = after.words.strip()
+        if not announced:
+            if words and not words.startswith(CAUSED_BY):
+                break
+            announced = bool(words)
+        elif not words or after.words[:1] not in (" ", "\t"):
+            break
+        else:
+            causes.append(EvidenceLine(other.number, COUNT.sub("", words)))
+    return causes
+
+
+def _innermost(exception: LoggedException, causes: Sequence[EvidenceLine]) -> LoggedException | None:
+    """The innermost that says more than that the program gives up; none if all say that."""
+    for cause in reversed(causes):
+        if not is_giving_up(cause.text.rpartition(": ")[2]):
+            return replace(exception, message=cause.text, text=f"{exception.type}: {cause.text}", line=cause)
+    return None if is_giving_up(exception.message) else exception
 
 
 def _holds(text: str, phrases: tuple[str, ...]) -> bool:

@@ -138,10 +138,13 @@ def with_message(exception: LoggedException, lines: Sequence[EvidenceLine]) -> L
     body: list[EvidenceLine] = []
     size = 0
     spaced = SPACED in exception.text
+    elsewhere = False  # unsigned lines after those of another stream are that one's
     for line in lines[index + 1 : index + 1 + MAX_MESSAGE_LINES]:
         dressed = undress(plain(line.text))
-        if dressed.key != first.key and line.text[:1] not in (" ", "\t"):
+        if dressed.key != first.key and (elsewhere or line.text[:1] not in (" ", "\t")):
+            elsewhere = True
             continue
+        elsewhere = False
         if dressed.header != first.header and (dressed.header or dressed.key):
             if dressed.key and first.header:
                 continue  # the same process's other voice

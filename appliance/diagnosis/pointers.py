@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 
 from appliance.diagnosis.traceback_reader import LoggedException
 
@@ -68,6 +69,7 @@ FATAL_LEAD = _any(
     r"^Process [\w-]{1,80}(?:[:_]\w{1,80}){0,8}:$",  # multiprocessing: nothing caught it
     r"init state",
     r"_log_task_completion|engine background task failed",
+    r"\b(?:engine|scheduler|event|main)[ _]loop (?:failed|crashed|died|stopped with)\b",
 )
 # The first frame of a process that nothing caught; for a helper process it does not lead into an engine.
 ENTRY = _any(
@@ -83,6 +85,11 @@ FRAMES_TO_ENGINE = 6
 CORE_PATH = re.compile(
     r"/vllm/v1/(?:engine/core|executor/multiproc_executor|worker/\w{1,40})\.py|/managers/scheduler\.py"
 )
+# What the C library says of a call that failed.
+ERRNO = (
+    "Permission denied|Read-only file system|No such file or directory|No space left on device|Not a directory"
+    "|Is a directory|Operation not permitted|Function not implemented|Device or resource busy|Input/output error"
+)
 # How programs without Python tracebacks end, or report that they could not start something.
 GIVING_UP = _any(
     r"^(?:vllm|api_server\.py|sglang|launch_server\.py)(?: [\w-]{1,40}){0,2}: error: ",
@@ -95,7 +102,22 @@ GIVING_UP = _any(
     r"got fatal signal from worker",
     r"^error (?:loading|starting|creating|initiali[sz]ing) (?:the )?\w{1,40} (?:app|server|engine|model|worker)\b",
     r"background task failed|hit an exception|encountered a fatal error",
-    r"^error: (?:creating|failed|cannot|could not)",
+    r"^(?:[\w-]{1,40}: )?error: (?:creating|failed|cannot|could not|unable|invalid|unknown|unexpected"
+    r"|unrecogni[sz]ed|missing)",
+    r"^error while handling argument\b|\berror loading model\b",
+    r"^dependency failed to start\b|\binitiali[sz]ation failed, exiting\b",
+    r"\b(?:process|runner|server|shard)\w{0,20} (?:\S{1,20} )?(?:has |was )?(?:terminated|crashed|signaled)\b",
+    r"failed to (?:load|initiali[sz]e) (?:the )?\w{1,40} (?:model|executor|context|backend)\b",
+    r"(?:failed to|could not|couldn't|cannot|unable to) (?:start|create|launch|initiali[sz]e) (?:an? |the )?"
+    r"(?:\w{1,40} ){0,2}(?:backend|engine|server|executor|model|worker|runner|router|container)\b",
+    rf"^(?:[\w./-]{{1,200}}: ){{1,4}}.{{0,400}}?\b(?:{ERRNO})(?::|\.?$)",
+    r"^Warning {1,40}(?!FailedScheduling)(?:Failed\w{1,40}|UnexpectedAdmissionError|Evicted) ",  # kubectl describe
+)
+# A pointer that quotes what it points at.
+QUOTING = re.compile(
+    r"(?:worker|process|engine|executor)\w{0,20} failed with error ['\"]"
+    r"(?:(?P<type>[A-Z]\w{1,60}(?:Error|Exception)): )?(?P<message>.{1,2000}?)['\"], please check",
+    re.IGNORECASE | re.DOTALL,
 )
 # The engine's arguments, as it or a shell prints them.
 DUMPS = (
@@ -121,6 +143,16 @@ def _holds(text: str, pattern: re.Pattern[str]) -> bool:
 
 def is_pointer(exception: LoggedException) -> bool:
     return _holds(exception.headline, POINTER) or is_end_on_request(exception)
+
+
+def quoted(exception: LoggedException) -> LoggedException | None:
+    """The error that a pointer quotes, where the log holds no more of it; None of any other exception."""
+    found = QUOTING.search(exception.message)
+    if found is None:
+        return None
+    kind = found["type"] or exception.type
+    text = f"{kind}: {found['message']}"
+    return replace(exception, type=kind, message=found["message"], text=text, frames=(), body=())
 
 
 def is_aftermath(exception: LoggedException) -> bool:

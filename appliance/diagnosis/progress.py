@@ -18,6 +18,8 @@ STARTED = (
     b"fired up and ready to roll",
     b"uvicorn running on",
     b"available routes are",
+    b"server is listening on",
+    b"started httpservice at",
 )
 HEALTH_ANSWER = b'get /health http/1.1" 200'
 FIGURES = (b"avg prompt throughput", b"avg generation throughput", b"decode batch")
@@ -75,7 +77,8 @@ def goes_on_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
 
 
 def _all_go_on_after(number: int, lines: Sequence[EvidenceLine]) -> bool:
-    headed = (dressed for line in _after(number, lines) if (dressed := undress(plain(line.text))).header)
+    told = (undress(plain(line.text)) for line in _after(number, lines))
+    headed = (dressed for dressed in told if dressed.header and dressed.words.strip())
     went_on = False
     for dressed in headed:
         if dressed.level in LOUD or ENDING.search(dressed.words) is not None:
@@ -96,7 +99,7 @@ def ends_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
 def _said_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> str | None:
     for line in _after(number, lines):
         dressed = undress(plain(line.text))
-        if dressed.key == key and dressed.header and dressed.level in ("INFO", ""):
+        if dressed.key == key and dressed.header and dressed.level in ("INFO", "") and dressed.words.strip():
             return dressed.words
     return None
 

@@ -19,6 +19,7 @@ from appliance.diagnosis.raise_sites.areas import CIRCUMSTANCES, contradicts
 from appliance.diagnosis.raise_sites.lookup import FoundSite, RaiseSites
 from appliance.diagnosis.sglang_flags import in_flags
 from appliance.diagnosis.traceback_reader import LoggedException
+from appliance.diagnosis.vocabulary import family_of
 from appliance.protocol import Diagnosis
 
 # Families of what a launch may have chosen.
@@ -27,11 +28,12 @@ CHOSEN = ("config", "model-config", "quant-dtype", "backend", "compile")
 
 @dataclass
 class Reading:
-    """`match` is None where no row fits."""
+    """`match` is None where no row fits. `reason` is an earlier line that the one with `match` follows from."""
 
     match: Match | None
     exceptions: tuple[LoggedException, ...] = ()
     line: ErrorLine | None = None
+    reason: ErrorLine | None = None
 
     @property
     def number(self) -> int:
@@ -52,7 +54,7 @@ class Reading:
     def _diagnosis(self, settings: LaunchSettings, sites: RaiseSites) -> Diagnosis:
         site = self._site(sites)
         if self.match is not None and not self._speaks() and (site is None or not _outdone(self.match, site)):
-            found = telling.known(self.match, settings, self.exceptions, self.line)
+            found = telling.known(self.match, settings, self.exceptions, self.line, self.reason)
             return found if found.family not in CHOSEN else self._with_condition(found, site, settings, sites)
         if self.exceptions:
             return telling.unknown(self.exceptions[0], settings, site, self.exceptions[1:])
@@ -74,9 +76,10 @@ class Reading:
         if self.match is None or not self.match.cause.vague or not self.exceptions:
             return False
         said = self.exceptions[0].message.lower()
-        return (
-            not any(sign in said for sign in self.match.cause.signs) and axes_of(self.exceptions[0]).cause is not None
-        )
+        if any(sign in said for sign in self.match.cause.signs):
+            return False
+        of_line = self.line is not None and family_of(self.exceptions[0].text) is not None
+        return of_line or axes_of(self.exceptions[0]).cause is not None
 
     def _site(self, sites: RaiseSites) -> FoundSite | None:
         """Not looked for where a row knows more than that it fits."""

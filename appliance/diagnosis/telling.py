@@ -14,7 +14,9 @@ import msgspec
 from appliance.diagnosis.axes import (
     CHECK_FAILED,
     ERROR_REPORTED,
+    OF_A_WRONG_KIND,
     WHOSES,
+    WRONG_KIND,
     What,
     axes_of,
     what_of,
@@ -40,7 +42,7 @@ from appliance.diagnosis.blamed_setting import (
 )
 from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.cause import Cause
-from appliance.diagnosis.decisive import with_names
+from appliance.diagnosis.decisive import NAMES, with_names
 from appliance.diagnosis.error_lines import ErrorLine
 from appliance.diagnosis.mending import with_mending
 from appliance.diagnosis.named_settings import USAGE, is_subject
@@ -48,7 +50,7 @@ from appliance.diagnosis.own_bugs import EXPORT, is_own_bug, is_refusal
 from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.raise_sites.areas import NOUNS
 from appliance.diagnosis.raise_sites.lookup import FoundSite
-from appliance.diagnosis.stripping import without_dumps
+from appliance.diagnosis.stripping import with_advice, without_dumps
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.diagnosis.validation import with_problem
 from appliance.diagnosis.vocabulary import family_of
@@ -61,6 +63,30 @@ MAX_EVIDENCE = 6
 OF_SETTINGS = ("refused", "too-large")
 OF_VALUES = ("refused", "too-large", "unsupported")
 OF_MODEL = "Correct the value in the model's config.json, or use a model that this engine supports."
+# Where a fix would speak of a setting, and what happened is no setting's: what to try, by family.
+WAYS = {
+    "abi": "Use the engine's container image, or releases of its parts that fit each other.",
+    "arch": "Use an image that is built for this GPU.",
+    "backend": "Let the engine choose its backends, or use an image or a release that includes what is missing.",
+    "compile": "Run without compilation (enforce-eager), or use another release.",
+    "driver": "Check the driver and the GPU with nvidia-smi, and that the driver is new enough for the image.",
+    "host": "Check the host: its kernel, its limits, and the programs that the message names.",
+    "jit-toolchain": "Use an image that includes the compiler and the compiled kernels.",
+    "kernel-crash": "Let the engine choose its backends, or use another release.",
+    "memory": "Free memory, or ask for less: a shorter context, fewer sequences, or a smaller model.",
+    "model-config": "Compare the model's files (config.json, the tokenizer's, the chat template) with those of their "
+    "source, or use a model that this engine supports.",
+    "multi-node": "Check that every host runs, and that each reaches the others' addresses and ports.",
+    "offline": "Check the network, the address and the token; or fetch the model first, and start from its folder.",
+    "permission": "Give the user that runs the engine access to what the message names.",
+    "port": "Free that address, or choose another.",
+    "nccl": "Check that the processes reach each other's GPUs and network devices; NCCL_DEBUG=INFO says more.",
+    "quant-dtype": "Choose a checkpoint in a number format that this GPU and this release support.",
+    "weights": "Check that config.json and the weights belong to the same model and are complete: copy its files "
+    "again, or use a release of the engine that knows this checkpoint.",
+}
+OF_AN_IMAGE = (("missing", "abi"), ("missing", "backend"), ("missing", "jit-toolchain"))
+OF_NO_SETTING = ("arch", "driver", "weights")
 NETWORK_FAMILIES = ("multi-node", "nccl", "offline", "port")
 NETWORK_OWNERS = ("connector", "executor", "kv-offload", "server")
 CHECKS = ("AssertionError", "TypeError", "ValueError", "VLLMValidationError")
@@ -82,7 +108,11 @@ OPEN_PLACE = re.compile(r" \([^()?]{0,60}\?[^()]{0,80}\)|: \?(?=[.,: )]|$)")
 
 
 def known(
-    match: Match, settings: LaunchSettings, exceptions: Sequence[LoggedException] = (), line: ErrorLine | None = None
+    match: Match,
+    settings: LaunchSettings,
+    exceptions: Sequence[LoggedException] = (),
+    line: ErrorLine | None = None,
+    reason: ErrorLine | None = None,
 ) -> Diagnosis:
     cause, groups = match
     message = exceptions[0].text if exceptions else line.message if line is not None else ""
@@ -91,9 +121,10 @@ def known(
     for exception in exceptions:
         evidence += [exception.line, *_matching_lines(exception, cause)]
     if line is not None:
-        evidence.append(line.line)
+        evidence += [*([reason.line] if reason is not None else []), line.line]
+    first = reason or line
     summary = with_names(
-        OPEN_PLACE.sub("", cause.summary_for(groups)), cause, groups, exceptions, line.line.text if line else ""
+        OPEN_PLACE.sub("", cause.summary_for(groups)), cause, groups, exceptions, first.line.text if first else ""
     )
     found = Diagnosis(
         summary=with_problem(summary, message),
@@ -145,7 +176,8 @@ def unknown(
         owner = family_of(exception.text) or owner
     family = SETTINGS_FAMILY if about else owner
     summary = f"{whose.noun} {what.says}: {said}" if what and whose else f"The engine ended with {said}"
-    fix = _fix_of(what, family) if what else whose.without if whose and whose.without else NOT_RECOGNISED
+    fix = whose.without if what is None and whose and whose.without else _fix_of(what, family)
+    fix = fix.replace("Correct it ", f"Correct {whose.noun[:1].lower()}{whose.noun[1:]} ") if whose is not None else fix
     if whose is not None and whose.name == "adapter" and what is not None and not about:
         fix = f"{what.fix} {whose.without}"
     found = Diagnosis(
@@ -153,7 +185,7 @@ def unknown(
         family=family,
         cause=axes.cause or (UNRECOGNISED if family else None),
         evidence=evidence,
-        fix=Fix(text=fix),
+        fix=Fix(text=with_advice(fix, exception.message)),
     )
     named = with_settings(found, exception.message, settings, whose.name if whose else None)
     return with_variable(found, exception, settings) if named == found else with_override(named, exception, settings)
@@ -186,7 +218,7 @@ def _of_site(
         cause=f"{site.area.owner}-{what.name}",
         evidence=evidence,
         fix=Fix(
-            text=_WITHOUT.get(site.area.owner, what.fix)
+            text=_WITHOUT.get(site.area.owner, WAYS["weights"] if site.area.family == "weights" else what.fix)
             if what in (CHECK_FAILED, ERROR_REPORTED)
             else _fix_of(what, site.area.family)
         ),
@@ -194,9 +226,17 @@ def _of_site(
     return with_condition(with_settings(found, message, settings, site.area.owner, site.captured), site, settings)
 
 
-def _fix_of(what: What, family: str | None) -> str:
-    """What is the model's is no setting that could be removed."""
-    return OF_MODEL if family == MODEL_FAMILIES[0] and what.name in OF_VALUES else what.fix
+def _fix_of(what: What | None, family: str | None) -> str:
+    """What is the model's, or another part's, is no setting that could be removed."""
+    way = WAYS.get(family or "")
+    if what is None:
+        return f"Ingot does not recognise this error. {way}" if way is not None else NOT_RECOGNISED
+    unset = what is WRONG_KIND and family not in (SETTINGS_FAMILY, MODEL_FAMILIES[0])
+    if (unset or family in OF_NO_SETTING) and way is not None:
+        return way
+    if what.name not in (*OF_VALUES, "exhausted") and (what.name, family) not in OF_AN_IMAGE:
+        return what.fix
+    return OF_MODEL if family == MODEL_FAMILIES[0] and what.name in OF_VALUES else way or what.fix
 
 
 def _fits(what: What, site: FoundSite) -> bool:
@@ -212,9 +252,13 @@ def _is_check(site: FoundSite) -> bool:
 
 
 def _headline(exception: LoggedException) -> str:
-    """Of one without a message, as a failed assertion is, the code that raised it."""
-    code = exception.frames[-1][1] if exception.frames and not exception.message else ""
-    return f"{exception.type}: {code}" if code else exception.headline
+    """With the code that raised it, where the message says nothing of what was wrong there; of one without a message,
+    as a failed assertion is, that code alone."""
+    code = exception.frames[-1][1] if exception.frames else ""
+    if code and not exception.message:
+        return f"{exception.type}: {code}"
+    speaks = NAMES.search(exception.message) is not None and OF_A_WRONG_KIND.match(exception.message) is None
+    return exception.headline if speaks or not code else f"{exception.headline} (in: {code})"
 
 
 def _own_bug(exception: LoggedException) -> Diagnosis:
@@ -244,13 +288,14 @@ def _unsupported_model(exception: LoggedException) -> Diagnosis:
 def said(lines: Sequence[EvidenceLine], settings: LaunchSettings) -> Diagnosis:
     """Without an exception: the message with which a program gave up, on one or two lines."""
     words = " ".join(line.text.strip() for line in lines)[:MAX_TEXT]
-    family, what = family_of(words), what_said(words)
+    what = what_said(words)
+    family = SETTINGS_FAMILY if USAGE.search(words) else family_of(words)
     found = Diagnosis(
         summary=f"The engine ended with the message: {words}",
-        family=SETTINGS_FAMILY if USAGE.search(words) else family,
+        family=family,
         cause=UNRECOGNISED if family else None,
         evidence=shown(lines),
-        fix=Fix(text=what.fix if what else NOT_RECOGNISED),
+        fix=Fix(text=with_advice(_fix_of(what, family), words)),
     )
     return with_origin(found, words, settings)
 

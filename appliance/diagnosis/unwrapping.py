@@ -1,5 +1,5 @@
-"""Log lines as their writers meant them, out of what carried them: records in JSON, and lines that a container runtime
-cut into parts."""
+"""Log lines as their writers meant them, out of what carried them: records in JSON or in logfmt, and lines that a
+container runtime cut into parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 # Docker's own files, journals, and loggers that write objects: the text is in one of these fields.
-TEXT_FIELDS = ("log", "message", "msg", "MESSAGE", "text", "event", "body", "M")
+TEXT_FIELDS = ("log", "message", "msg", "MESSAGE", "text", "event", "body", "M", "fields.message")
 LEVEL_FIELDS = ("level", "levelname", "severity", "log.level", "severityText", "L")
 # bunyan's and pino's levels, from these numbers on.
 NUMBERED = ((60, "FATAL"), (50, "ERROR"), (40, "WARNING"), (30, "INFO"), (0, "DEBUG"))
@@ -35,6 +35,11 @@ CRI = re.compile(r"(?P<head>\d{4}-\d\d-\d\dT[\d:.]{8,20}\S{0,6} (?P<stream>stdou
 MAX_JOINED = 1 << 20
 DOCKER_CUTS_AT = 16_000  # bytes, and a little more
 MAX_DEPTH = 3
+# A record of key=value pairs, as Go's loggers write it, behind whatever carried it.
+LOGFMT = re.compile(r"(?<![^ \t])(?:time|ts|t|level|lvl)=(?=\S)")
+PAIR = re.compile(r"(?P<key>[A-Za-z_][\w.-]{0,60})=(?P<value>\"(?:[^\"\\]|\\.){0,8000}\"|[^\s\"]{0,2000})(?:\s|$)")
+MAX_PAIRS = 40
+SHORT_LEVELS = {"WARN": "WARNING", "EROR": "ERROR", "CRIT": "CRITICAL"}
 # How a collector of OpenTelemetry batches its records.
 BATCHES = ("resourceLogs", "scopeLogs", "logRecords")
 
@@ -57,20 +62,25 @@ def unwrapped(lines: Iterable[Line]) -> Iterator[Line]:
     for number, line in _compact(lines):
         if line[:1] != "{" and line[:2] != "20":  # most: neither a record nor a runtime's time
             if line:
-                yield number, line
+                yield from ((number, part) for part in _of_pairs(line))
             continue
         piece = _cri_piece(line) or (_docker_piece(line) if open_ or len(line) > DOCKER_CUTS_AT else None)
         if piece is None:
-            yield from ((number, part) for part in _parts(line) if part)
+            yield from ((number, part) for part in _told(line))
             continue
         first, before = open_.pop(piece.stream, (number, ""))
         text = before + piece.text
         if piece.ends or len(text) > MAX_JOINED:
-            yield from ((first, piece.head + part) for part in _parts(text) if part)
+            yield from ((first, piece.head + part) for part in _told(text))
         else:
             open_[piece.stream] = (first, text)
     for number, text in open_.values():
-        yield from ((number, part) for part in _parts(text) if part)
+        yield from ((number, part) for part in _told(text))
+
+
+def _told(text: str) -> Iterator[str]:
+    """The lines of a record, whichever way it is written; any other text as it is. None of them is empty."""
+    yield from (told for part in _parts(text) if part for told in _of_pairs(part))
 
 
 def _compact(lines: Iterable[Line]) -> Iterator[Line]:
@@ -92,7 +102,7 @@ def _compact(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def _tells(record: dict[str, Any] | None) -> bool:
-    return record is not None and any(field in record for field in (*TEXT_FIELDS, *TRACEBACK_FIELDS))
+    return record is not None and any(_within(record, field) is not None for field in (*TEXT_FIELDS, *TRACEBACK_FIELDS))
 
 
 def _cri_piece(line: str) -> _Piece | None:
@@ -123,6 +133,35 @@ def _parts(text: str, depth: int = 0) -> Iterator[str]:
     yield from _lines_of(record, text, depth)
 
 
+def _of_pairs(line: str) -> Iterator[str]:
+    """The lines that a record of key=value pairs tells, with what stood before it; any other line as it is."""
+    if "level=" not in line and "lvl=" not in line:
+        yield line
+        return
+    begin = LOGFMT.search(line)
+    record: dict[str, Any] = {}
+    at = begin.start() if begin is not None else len(line)
+    while len(record) < MAX_PAIRS and (pair := PAIR.match(line, at)) is not None:
+        value = pair["value"]
+        record[pair["key"]] = _unquoted(value) if value[:1] == '"' else value
+        at = pair.end()
+    level = str(record.pop("lvl", record.get("level", ""))).upper()
+    if begin is None or not level or not isinstance(said := record.get("msg"), str):
+        yield line
+        return
+    error = next((record[field] for field in ERROR_FIELDS if record.get(field)), "")
+    head = f"{line[: begin.start()]}{SHORT_LEVELS.get(level, level)} "
+    first, *more = f"{said}: {error}".split("\n") if error and level != "DEBUG" else said.split("\n")
+    yield from (head + first, *more)
+
+
+def _unquoted(value: str) -> str:
+    try:
+        return msgspec.json.decode(value, type=str)
+    except msgspec.DecodeError:
+        return value.strip('"')
+
+
 def _batched(record: dict[str, Any], names: Sequence[str] = BATCHES) -> Iterator[dict[str, Any]]:
     """The records that a batch holds; any other record as it is."""
     at = next((at for at, name in enumerate(names) if isinstance(record.get(name), list)), None)
@@ -136,7 +175,7 @@ def _batched(record: dict[str, Any], names: Sequence[str] = BATCHES) -> Iterator
 
 def _lines_of(record: dict[str, Any], text: str, depth: int) -> Iterator[str]:
     """`text` where it says nothing as a record."""
-    said = next((found for field in TEXT_FIELDS if (found := _text_of(record.get(field)))), "")
+    said = next((found for field in TEXT_FIELDS if (found := _text_of(_within(record, field)))), "")
     traceback = _in_parts(record) or next(
         (found for field in TRACEBACK_FIELDS if (found := _text_of(_within(record, field)))), ""
     )

@@ -17,6 +17,11 @@ PROBLEM = re.compile(
     r"\s{0,8}(?:(?P<name>[a-z][\w.\[\]',-]{0,80})\n)?\s{1,8}(?:Value error, |Assertion failed, )?(?P<why>[^\n]{1,400})"
 )
 GIVEN = re.compile(r" ?\[type=\w{1,60}, input_value=.{0,4000}$")
+# A value that is short and none of what may be a secret's form.
+PLAIN = re.compile(
+    r"\[type=(?:enum|literal_error|multiple_of|(?:greater|less)_than\w{0,20}|\w{1,20}_(?:parsing|type)),"
+    r" input_value=(?P<value>'[A-Za-z][A-Za-z._-]{0,39}'|-?\d{1,12}(?:\.\d{1,12})?), input_type="
+)
 MAX_LINES = 12
 
 
@@ -38,5 +43,8 @@ def with_problem(summary: str, message: str) -> str:
     if heading is None or problem is None:
         return summary
     why = GIVEN.sub("", problem["why"]).rstrip(". ")
+    given = PLAIN.search(problem["why"])
+    if given is not None and given["value"].strip("'") not in why:
+        why = f"{why}, not {given['value']}"
     name = f"{problem['name'].partition('.literal[')[0]}: " if problem["name"] else ""
     return HEADING.sub(lambda _: f"{heading['config']}: {name}{why}", summary.rstrip(".")) + "."

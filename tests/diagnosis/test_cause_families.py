@@ -16,6 +16,18 @@ from appliance.profile.vllm_options import FLAGS, VARIABLES
 
 # (family, cause, line): written for this test; only what a pattern must find is as it really is.
 LINES = (
+    ("kernel-crash", "native-check", "/src/odd/odd-cuda.cu:77: ODD_ASSERT(rows % 4 == 0 && \"rows\") failed"),
+    ("kernel-crash", "native-check", "oddserve: odd.cpp:9: void load(): Assertion `rows == 4' failed."),
+    ("arch", "built-for-another-gpu", "Could not start odd: Runtime compute cap 70 is not compatible with compile time compute cap 90"),
+    ("abi", "cache-transfer-missing", "RuntimeError: NIXL is not available"),
+    ("memory", "gpu-out-of-memory", "odd_alloc_buffer: allocating 77.50 MiB on device 1: cudaMalloc failed: out of memory"),
+    ("nccl", "ucx", "[1700000000.123456] [h:7 :0]  odd_ep.c:12 UCX  ERROR odd_2: send failed: Input/output error"),
+    ("config", "unknown-argument", "error: invalid argument: --oddity"),
+    ("config", "argument-value", "error while handling argument \"--odd-size\": stoi"),
+    ("host", "unit-cannot-start", "systemd[1]: odd.service: Main process exited, code=exited, status=203/EXEC"),
+    ("host", "container-exited", "dependency failed to start: container odd-1 exited (3)"),
+    ("hang", "unit-ran-out", "systemd[1]: odd.service: Failed with result 'timeout'."),
+    ("driver", "container-toolkit-missing", "  Warning  FailedCreatePodSandBox  5s  kubelet  no runtime for \"nvidia\" is configured"),
     ("arch", "kernel-not-for-gpu", "RuntimeError: Error in function 'OddRunner' at /opt/flashinfer/oddRunner.cuh:37: Unsupported architecture"),
     ("config", "command-twice", "vllm: error: unrecognized arguments: serve /srv/odd"),
     ("abi", "call-does-not-fit", "TypeError: odd_decode() got an unexpected keyword argument 'even_lens'"),

@@ -428,6 +428,17 @@ def test_what_no_start_reaches_explains_none(module: str, told: bool) -> None:
     assert (known.find("The frobnication of the odd knob has failed") is not None) is told
 
 
+@pytest.mark.parametrize(
+    "modules", [("multimodal/odd.py", "multimodal/audio.py"), ("multimodal/audio.py", "multimodal/odd.py")]
+)
+def test_of_equal_places_one_that_a_start_reaches_counts(modules: tuple[str, str]) -> None:
+    """In whatever order they come."""
+    words = "The frobnication of the odd knob has failed"
+    found = RaiseSites(lambda: make_index("vllm", "1.0", [site(module, words) for module in modules])).find(words)
+    assert found is not None
+    assert (found.area.owner, found.area.reach) == ("multimodal", "start")
+
+
 PRINTS = (
     "INFO 11-20 10:00:00 [utils.py:233] vLLM API server version {}",
     "INFO 11-20 10:00:00 [core.py:61] Initializing a V1 LLM engine (v{}) with config: model='/m'",

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.log_text import number_lines
 
 LINES = (
@@ -92,3 +93,39 @@ def test_what_holds_no_text_is_left_as_it_is(text: str) -> None:
 def test_what_never_ends_is_not_lost() -> None:
     """A log may stop between two parts of a line."""
     assert [line.text for line in number_lines(cri("half a li", "P"))] == ["half a li"]
+
+
+LOGFMT = (
+    'time=2026-02-03T10:00:01Z level=ERROR source=b.go:2 msg="no server" error="it ended: \\"odd\\"\\nmore of it"',
+    ['no server: it ended: "odd"', "more of it"],
+)
+
+
+@pytest.mark.parametrize(
+    "before", ["", "Feb 03 10:00:00 gpu1 odd[7]: ", "2026-02-03T10:00:00.1Z stderr F ", "odd-1  | "]
+)
+def test_a_record_of_pairs_is_its_message_and_its_error(before: str) -> None:
+    line, told = LOGFMT
+    lines = number_lines(f"{before}{line}")
+    dressed = [undress(plain(one.text)) for one in lines]
+    assert [one.words for one in dressed] == told
+    assert (dressed[0].level, {one.number for one in lines}) == ("ERROR", {1})
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "words"),
+    [
+        ("53.26.801.941 E CUDA error: odd", "ERROR", "CUDA error: odd"),
+        ("0.00.360.389 W odd device", "WARNING", "odd device"),
+        ("[Fri Feb  3 10:00:00 2026] NVRM: odd", "", "NVRM: odd"),
+        ("[odd-router stderr] [77] words", "", "words"),
+    ],
+)
+def test_what_stands_before_a_line(line: str, level: str, words: str) -> None:
+    dressed = undress(plain(line))
+    assert (dressed.level, dressed.words) == (level, words)
+
+
+def test_a_line_that_only_looks_like_a_record_stays() -> None:
+    line = 'vllm serve --note "level=high" level=odd'
+    assert [one.text for one in number_lines(line)] == [line]

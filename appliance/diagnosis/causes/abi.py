@@ -132,7 +132,8 @@ CAUSES = (
         family="abi",
         name="import-name-missing",
         signs=("cannot import name", "partially initialized module"),
-        details=r"cannot import name '(?P<name>[\w.]{1,80})' from '?(?P<module>[\w.]{1,80})",
+        details=r"cannot import name '(?P<name>[\w.]{1,80})' from (?:partially initialized module )?"
+        r"'?(?P<module>[\w.]{1,80})",
         summary="A package has the wrong version: an imported name is missing ({name}, from {module}).",
         fix=_REINSTALL,
         command="python -m pip check",
@@ -168,7 +169,8 @@ CAUSES = (
                "multiple values for", "positional arguments but", "unsupported operand",
                "incompatible constructor arguments", "expected at most", "infer_schema",
                "parameter q has unsupported type", "mismatched number of arguments when calling"),
-        pattern=r"^(?!TypeError: \w{1,60}(?:Error|Failed|Exception|Resources)\.__init__)(?:TypeError|AttributeError"
+        pattern=r"^(?!TypeError: \w{1,60}(?:Error|Failed|Exception|Resources)\.__init__"
+        r"|AttributeError: '(?:str|int|float|bool|list|dict|tuple|NoneType)' object)(?:TypeError|AttributeError"
         r"|\w{1,60}\.\w{0,60}TypeError|ValueError: infer_schema|RuntimeError: \S{1,80}\(\) expected at most)",
         where=r"(?:site-packages|dist-packages|sgl-workspace|/vllm/|/sglang/)",
         summary="Two libraries have incompatible versions: one calls a function of the other with the wrong "

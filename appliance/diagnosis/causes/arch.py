@@ -45,6 +45,16 @@ CAUSES = (
     ),
     Cause(
         family="arch",
+        name="built-for-another-gpu",
+        signs=("compile time compute cap",),
+        pattern=r"compute cap (?P<has>\d{2,3}) is not compatible with compile time compute cap (?P<built>\d{2,3})",
+        summary="This build is for GPUs of compute capability {built}, and this one has {has}.",
+        fix="Use the image built for this GPU's architecture.",
+        command=_CAPABILITY,
+        line=True,
+    ),
+    Cause(
+        family="arch",
         name="kernel-not-for-gpu",
         signs=("unsupported architecture",),
         pattern=r"(?P<file>[\w-]{1,80}\.cuh?)\b",

@@ -82,6 +82,17 @@ CAUSES = (
         patch=_AUTO,
     ),
     Cause(
+        family="abi",
+        name="cache-transfer-missing",
+        signs=("nixl is not available",),
+        pattern=r"(?P<package>NIXL) is not available",
+        summary="{package}, which transfers the KV cache between engines, cannot be imported: it is not installed "
+        "for this Python, or a library that it needs is missing.",
+        fix="Import nixl with the engine's own Python: the error says what is missing. Without a KV cache connector "
+        "(kv-transfer-config) the engine does not need it.",
+        command="python -c 'import nixl._api'",
+    ),
+    Cause(
         family="backend",
         name="cache-transfer",
         signs=("nixlbackenderror", "nixl_err", "ucx error"),

@@ -38,6 +38,15 @@ CAUSES = (
     Cause(
         family="config",
         name="unknown-argument",
+        signs=("invalid argument:", "unknown argument:", "unexpected argument '"),
+        pattern=r"\berror: (?:invalid|unknown|unexpected) argument:? '?(?P<argument>--?[a-z][\w-]{0,80})",
+        summary="The engine does not recognise the argument {argument}.",
+        fix="Remove {argument}, or use this release's spelling.",
+        line=True,
+    ),
+    Cause(
+        family="config",
+        name="unknown-argument",
         signs=("args.__init__() got an unexpected keyword argument", "got an unexpected keyword argument"),
         pattern=r"\w{0,40}Args\.__init__\(\) got an unexpected keyword argument '(?P<argument>[\w-]{1,80})'",
         summary="The engine does not recognise the argument {argument}.",
@@ -67,6 +76,15 @@ CAUSES = (
         details=r"argument (?P<argument>--?[\w-]{1,80})",
         summary="Invalid command-line value ({argument}): {why}",
         fix="Correct the value, or remove the setting to use its default.",
+        line=True,
+    ),
+    Cause(
+        family="config",
+        name="argument-value",
+        signs=("error while handling argument",),
+        pattern=r"error while handling argument .?(?P<argument>--?[\w-]{1,60}).?: (?:error: )?(?P<why>[^\n]{1,200})",
+        summary="Invalid command-line value ({argument}): {why}.",
+        fix="Give {argument} a value that it takes, or leave it out.",
         line=True,
     ),
     Cause(

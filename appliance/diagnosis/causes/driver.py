@@ -17,8 +17,8 @@ CAUSES = (
         family="driver",
         name="container-toolkit-missing",
         signs=("could not select device driver", "unknown runtime specified nvidia",
-               "unknown or invalid runtime name: nvidia", "nvidia-container-runtime"),
-        pattern=r"could not select|unknown (?:or invalid )?runtime|not found|no such file",
+               "unknown or invalid runtime name: nvidia", "nvidia-container-runtime", "no runtime for"),
+        pattern=r"could not select|unknown (?:or invalid )?runtime|not found|no such file|no runtime for .nvidia",
         summary="Docker cannot give the container a GPU: the NVIDIA container toolkit is not installed or not "
         "configured.",
         fix="Install the NVIDIA container toolkit, configure Docker to use it, and restart Docker.",
@@ -39,7 +39,7 @@ CAUSES = (
     Cause(
         family="driver",
         name="no-free-gpu-on-any-node",
-        signs=("insufficient nvidia.com",),
+        signs=("insufficient nvidia.com", "devices unavailable for nvidia.com"),
         summary="No node in the cluster has enough free GPUs for the pod, or none advertises its GPUs to Kubernetes.",
         fix="Free a GPU or ask for fewer. If no node lists nvidia.com/gpu, check the NVIDIA device plugin.",
         command="kubectl describe nodes | grep -e ^Name -e nvidia.com/gpu",

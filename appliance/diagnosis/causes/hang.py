@@ -32,6 +32,15 @@ CAUSES = (
     ),
     Cause(
         family="hang",
+        name="unit-ran-out",
+        signs=("start operation timed out", "failed with result 'timeout'"),
+        summary="systemd ended the engine, as it was not ready in the time that its unit gives it to start.",
+        fix="Give it more: TimeoutStartSec=infinity in the unit.",
+        line=True,
+        vague=True,
+    ),
+    Cause(
+        family="hang",
         name="probe-ran-out",
         signs=("failed liveness probe", "failed startup probe"),
         summary="Kubernetes ended the engine because it did not answer a probe in time.",
@@ -53,6 +62,7 @@ CAUSES = (
             "startup timed out",
             "failed to become ready",
             "not ready within",
+            "failed to start within",
             "rpc call to",
             "timeouterror: rpc",
             "execute_model timed out",

@@ -30,6 +30,19 @@ CAUSES = (
     ),
     Cause(
         family="kernel-crash",
+        name="native-check",
+        signs=("_assert(", "check failed", "assertion `", "assertion '", "assertion failed"),
+        pattern=r"(?P<place>[\w./\\+-]{1,200}\.(?:c|cc|cpp|cu|cuh|h|hpp|m|mm|rs):\d{1,6}):[^\n]{0,400}?"
+        r"(?:\b[A-Z]{2,20}_ASSERT\b|\bAssertion\b|\b[Cc]heck failed:?) ?[(`']?(?P<condition>[^\n]{1,300}?)[)'.]? ?"
+        r"(?:failed|$)",
+        summary="Native code stopped at a check of its own: {condition} ({place}).",
+        fix="Use another release of the engine, or a model and settings of which it has no such fault; report it with "
+        "that line.",
+        line=True,
+        deadly=True,
+    ),
+    Cause(
+        family="kernel-crash",
         name="kernel-illegal-instruction",
         signs=("an illegal instruction was encountered", "cudaerrorillegalinstruction",
                "cuda_error_illegal_instruction"),

@@ -197,6 +197,19 @@ CAUSES = (
     Cause(
         family="memory",
         name="gpu-out-of-memory",
+        signs=("cudamalloc failed", "cuda error: out of memory", "nvmapmemalloc", "curesult error: 2",
+               "the resource allocation failed"),
+        pattern=r"out of memory|error 12\b|resource allocation failed",
+        details=r"allocating (?P<wanted>[\d.]{1,12} \w{1,10}) on device (?P<device>\d{1,4})",
+        summary="GPU memory is full: {wanted} more was needed on GPU {device}.",
+        fix="Free GPU memory (nvidia-smi lists who uses it), or use a shorter context, fewer layers on the GPU, or a "
+        "smaller model.",
+        command="nvidia-smi",
+        line=True,
+    ),
+    Cause(
+        family="memory",
+        name="gpu-out-of-memory",
         signs=("nccl warn",),
         pattern=r"cuda failure (?:2 )?'out of memory'|failed to cuda\w{0,20}alloc|cuda failure 'out of memory'",
         summary="GPU memory is full: NCCL had no room for its buffers.",
@@ -288,7 +301,7 @@ CAUSES = (
                "return code = -9"),
         pattern=r"^(?:\S{1,80}: )?(?:line \d{1,9}: )?\s{0,8}(?:\d{1,9} )?Killed\b(?! by)|[\]%|] ?Killed\s{0,80}$"
         r"|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code) ?[:=]? ?(?:137|-9)\b|died \(-9\)"
-        r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|SIGKILL).{0,40}$",
+        r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|(?<!using )(?<!sending )(?<!send )SIGKILL).{0,40}$",
         summary=f"Killed with SIGKILL: {KILLED_BY}.",
         fix=LOOK_FOR_OOM,
         command=OOM_COMMAND,

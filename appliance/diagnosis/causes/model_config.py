@@ -64,7 +64,7 @@ CAUSES = (
         name="trust-remote-code",
         signs=("trust_remote_code", "trust-remote-code", "execute the configuration file", "custom code",
                "remote code"),
-        pattern=r"trust.remote.code|execute|custom code",
+        pattern=r"^(?!TypeError: ).{0,2000}?(?:trust.remote.code|execute|custom code)",
         summary="The model needs its own Python code, which the engine may not run.",
         fix="Choose a model that the engine supports, or a vLLM release that has it built in.",
         patch=_VLLM,

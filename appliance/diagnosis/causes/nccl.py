@@ -138,6 +138,17 @@ CAUSES = (
     ),
     Cause(
         family="nccl",
+        name="ucx",
+        signs=("ucx error", "ucx  error", "ucx fatal", "ucx  fatal"),
+        pattern=r"UCX {1,4}(?:ERROR|FATAL) {1,4}(?P<why>[^\n]{3,200})|UCX error: (?P<also>[^\n]{3,200})",
+        summary="UCX, which carries data between the engine's processes, failed: {why}.",
+        fix="Check the network device that it names, and that the container has it. UCX_NET_DEVICES chooses others, "
+        "and UCX_TLS=tcp,cuda_copy,cuda_ipc does without RDMA.",
+        command="ibv_devinfo; ucx_info -d | grep -e Transport -e Device",
+        line=True,
+    ),
+    Cause(
+        family="nccl",
         name="nccl-error",
         signs=("nccl warn",),
         pattern=r"NCCL WARN (?P<why>(?!.{0,60}(?:deprecat|not recommended|is not set|unset|recommended|performance"

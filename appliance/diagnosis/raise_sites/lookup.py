@@ -112,7 +112,7 @@ class RaiseSites:
         index = self._index
         if index is None:
             return
-        for word in index.words.keys() & set(WORD.findall(said)):
+        for word in sorted(index.words.keys() & set(WORD.findall(said))):  # of equals, always the same
             for position in index.words[word]:
                 site = index.sites[position]
                 captured = _match(site, said, begins)
@@ -130,13 +130,8 @@ class RaiseSites:
         self, site: RaiseSite, areas: set[Area | None], captured: Mapping[str, str], certain: bool, unique: bool
     ) -> FoundSite | None:
         """None where several that fit as well belong to different areas, or to none that a start reaches."""
-        area = next(iter(areas))
-        if (
-            area is None
-            or area.reach != "start"
-            or self._index is None
-            or len({(one.owner, one.family) if one else None for one in areas}) > 1
-        ):
+        area = next((one for one in areas if one is not None and one.reach == "start"), None)
+        if area is None or self._index is None or len({(one.owner, one.family) if one else None for one in areas}) > 1:
             return None
         return FoundSite(site, area, captured, certain, unique, self._index.engine, self._index.version)
 
