@@ -86,6 +86,7 @@ LINES = (
     ("nccl", "nccl-error", "RuntimeError: NCCL error: unhandled system error"),
     ("port", "address-in-use", "OSError: [Errno 98] Address already in use"),
     ("nccl", "custom-all-reduce", "Failed: Cuda error /w/csrc/custom_all_reduce.cuh:9 'invalid argument'"),
+    ("config", "workers-beyond-nodes", "AssertionError: Not enough allowed NUMA nodes to bind threads of 4 local Workers. Allowed NUMA nodes are [0, 1]. Odd."),
     ("multi-node", "peer-silent", "RuntimeError: [x.cc:8] Timed out waiting 9000ms for recv operation to complete"),
     ("config", "service-variable", "ValueError: invalid literal for int() with base 10: 'tcp://10.0.0.9:8000'"),
     ("abi", "tokenizer-of-another-release", "AttributeError: OddTokenizer has no attribute tokens_extended"),

@@ -17,6 +17,17 @@ _NOT_A_PARSER = (
 CAUSES = (
     Cause(
         family="config",
+        name="workers-beyond-nodes",
+        signs=("numa nodes to bind threads",),
+        pattern=r"NUMA nodes to bind threads of (?P<size>\d{1,6}).{0,60}? nodes are \[(?P<nodes>[\d, ]{0,300})\]",
+        summary="vLLM wants a NUMA node for each worker on a CPU: {size} workers were asked for, and the nodes are "
+        "[{nodes}].",
+        fix="Use one worker, or as many as there are nodes. VLLM_CPU_OMP_THREADS_BIND=nobind lets them share nodes.",
+        patch={"tensor-parallel-size": None},
+        sets={"tensor-parallel-size": "1"},
+    ),
+    Cause(
+        family="config",
         name="command-twice",
         signs=("unrecognized arguments: serve ", "unrecognized arguments: vllm serve "),
         pattern=r"unrecognized arguments: (?P<words>(?:vllm )?serve \S{1,200})",
