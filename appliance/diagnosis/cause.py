@@ -37,6 +37,7 @@ class Cause:
     A value of `patch` that is callable is computed from the groups and from what the launch was set to; one that comes
     to None is left out. A number never stands there as such: it could raise what it is meant to lower.
 
+    `command` mends it; `look` is a command that changes nothing and shows what else has to be known.
     `sets` and `unsets` mend a launch that is not Ingot's: arguments of `vllm serve`, in which groups can be used, and
     the variables of the environment that it must not have.
 
@@ -61,6 +62,7 @@ class Cause:
     where: str = ""
     patch: Mapping[str, Any | Derived] | None = None
     command: str | None = None
+    look: str | None = None
     sets: Mapping[str, str | bool] | None = None
     unsets: tuple[str, ...] = ()
     line: bool = False
@@ -146,19 +148,21 @@ class Cause:
             if self.compiles and "engine" in own and engine_named(own["engine"]).sealable
             else text,
             patch=patch or None,
-            command=self._command_for(groups),
+            command=_filled(self.command, groups),
+            look=_filled(self.look, groups),
         )
 
-    def _command_for(self, groups: Groups) -> str | None:
-        """Without the parts whose groups are not known, or could be no words of a command. What stands in a log is
-        quoted, whatever it holds; a whole command is told only where it is one of Ingot's."""
-        if self.command is None:
-            return None
-        known = {name: value for name, value in groups.items() if value != UNKNOWN}
-        made = {name: (own_command if name == WHOLE_COMMAND else operand)(value) for name, value in known.items()}
-        words = {name: word for name, word in made.items() if word is not None}
-        parts = [part for part in self.command.split("; ") if words.keys() >= set(PLACEHOLDER.findall(part))]
-        return "; ".join(parts).format_map(words) or None
+
+def _filled(command: str | None, groups: Groups) -> str | None:
+    """Without the parts whose groups are not known, or could be no words of a command. What stands in a log is
+    quoted, whatever it holds; a whole command is told only where it is one of Ingot's."""
+    if command is None:
+        return None
+    known = {name: value for name, value in groups.items() if value != UNKNOWN}
+    made = {name: (own_command if name == WHOLE_COMMAND else operand)(value) for name, value in known.items()}
+    words = {name: word for name, word in made.items() if word is not None}
+    parts = [part for part in command.split("; ") if words.keys() >= set(PLACEHOLDER.findall(part))]
+    return "; ".join(parts).format_map(words) or None
 
 
 def _grouped(groups: Groups) -> dict[str, str]:

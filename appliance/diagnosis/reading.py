@@ -104,7 +104,8 @@ def _outdone(match: Match, site: FoundSite) -> bool:
     if contradicts(match.cause.family, site.area):
         return True
     by_type = not any(sign in " ".join(site.site.parts).lower() for sign in match.cause.signs)
-    return match.cause.vague and (by_type or (match.cause.patch is None and not match.cause.command))
+    leads_on = match.cause.patch is not None or match.cause.command or match.cause.look
+    return match.cause.vague and (by_type or not leads_on)
 
 
 def site_of(exception: LoggedException, sites: RaiseSites) -> FoundSite | None:

@@ -226,7 +226,7 @@ def _own_bug(exception: LoggedException) -> Diagnosis:
         fix=Fix(
             text="Your settings are not the cause. Please report it, and attach the launch's export: its page has a "
             "button for it, and this command writes the latest launch's.",
-            command=EXPORT,
+            look=EXPORT,
         ),
     )
 

@@ -318,7 +318,7 @@ STARTED = "vllm serve acme/odd-7b --port=1 --tokenizer=/odd/t"
 def test_one_command_mends_a_launch_from_elsewhere(error: str, command: str) -> None:
     found = diagnose(number_lines(f"{GIVEN}\n{error}"), failed=True)
     assert found.fix is not None
-    assert found.fix.command == command
+    assert (found.fix.command or found.fix.look) == command
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_folder_that_is_not_the_engines_alone_is_only_looked_at(path: str) -> 
     found = diagnose(number_lines(f"{GIVEN}\nPermissionError: [Errno 13] Permission denied: '{path}'"), failed=True)
     assert found.cause == "cache-not-writable"
     assert found.fix is not None
-    assert found.fix.command == f"id; ls -ld {path}"
+    assert found.fix.look == f"id; ls -ld {path}"
 
 
 def test_a_cache_of_a_launch_of_ingots_is_only_looked_at() -> None:
@@ -370,7 +370,7 @@ def test_a_cache_of_a_launch_of_ingots_is_only_looked_at() -> None:
     line = "PermissionError: [Errno 13] Permission denied: '/odd/.cache/vllm/x'"
     found = diagnose(number_lines(line), failed=True, profile=profile)
     assert found.fix is not None
-    assert found.fix.command == "id; ls -ld /odd/.cache/vllm/x"
+    assert found.fix.look == "id; ls -ld /odd/.cache/vllm/x"
 
 
 OF_THE_LAUNCH = "HF_HUB_OFFLINE=0 hf download acme/odd-7b"
@@ -408,7 +408,7 @@ def test_a_launch_of_ingots_is_not_mended_by_hand(error: str) -> None:
     profile = {"engine": "vllm", "name": "a", "model": {"path": "/m"}}
     found = diagnose(number_lines(f"{GIVEN}\n{error}"), failed=True, profile=profile)
     assert found.fix is not None
-    assert found.fix.command in (None, "python -m pip check")
+    assert found.fix.command is None
 
 
 def test_a_variable_is_unset_where_the_command_is_not_known() -> None:

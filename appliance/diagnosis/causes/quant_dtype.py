@@ -72,7 +72,7 @@ CAUSES = (
         summary="This GPU or this build does not support the checkpoint's quantisation.",
         fix="Choose a checkpoint in a format that this GPU supports (bf16, AWQ and GPTQ run on most; FP8 needs "
         "compute capability 8.9, FP4 10.0).",
-        command="nvidia-smi --query-gpu=name,compute_cap --format=csv",
+        look="nvidia-smi --query-gpu=name,compute_cap --format=csv",
     ),
     Cause(
         family="quant-dtype",
