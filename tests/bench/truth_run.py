@@ -23,6 +23,7 @@ from tests.bench.faults.places import HOOK, Place
 from tests.bench.faults.scene import Scene
 from tests.bench.faults.spoiling import write_model
 from tests.bench.truth_log import LogClock
+from tests.bench.truth_mend import serves_with
 from tests.bench.truth_page import Visitor, says, text_of
 from tests.diagnosis.last_exception import last_exception
 from tests.running import Appliance, appliance, wait_for
@@ -41,7 +42,8 @@ ADDED = "added.json"
 class Result:
     """`seconds` from Activate to the cause on the page, `after` from the first exception, or from what was done to a
     launch that left none; None where it was never told. `wrong` says what was not right, `said` what Ingot said, and
-    `shown` whether the last exception of its log would have said the decisive words; None where there was no log."""
+    `shown` whether the last exception of its log would have said the decisive words; None where there was no log.
+    `fix` is the one that was offered, and `served` whether the launch came up with it; None where it was not tried."""
 
     fault: Fault
     seconds: float | None
@@ -49,6 +51,16 @@ class Result:
     said: str
     wrong: list[str] = field(default_factory=list)
     shown: bool | None = None
+    fix: Fix | None = None
+    served: bool | None = None
+
+    @property
+    def mends(self) -> str:
+        """How its fix mends it: by a patch that preflight accepts, or a command. Empty where it is told in words, or by
+        a command that only looks."""
+        if self.fix is None:
+            return ""
+        return "patch" if self.fix.patch else "command" if self.fix.command else ""
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class Stage:
     variables: dict[str, str]
     hooks: Path
     logs: Path | None
+    mend: bool
 
     @property
     def home(self) -> Home:
@@ -70,8 +83,11 @@ class Stage:
         return Scene(self.running, self.visitor.engine, launch, model, self.hooks, fault.engine)
 
 
-def run_place(place: Place, faults: Sequence[Fault], vllm: str, logs: Path | None) -> list[Result]:
-    """Raises Unavailable where there cannot be such a place."""
+def run_place(
+    place: Place, faults: Sequence[Fault], vllm: str, logs: Path | None, *, mend: bool = False
+) -> list[Result]:
+    """`mend`: what a launch's fix says is done, and it is started again. Raises Unavailable where there cannot be such
+    a place."""
     with place.home() as folder:
         hooks = folder.parent / "hooks"
         hooks.mkdir()
@@ -79,7 +95,7 @@ def run_place(place: Place, faults: Sequence[Fault], vllm: str, logs: Path | Non
         if vllm:
             variables["INGOT_VLLM"] = str(hooked(vllm, folder.parent / "vllm", hooks))
         with appliance(folder, variables) as running:
-            stage = Stage(running, Visitor(running), variables, hooks, logs)
+            stage = Stage(running, Visitor(running), variables, hooks, logs, mend)
             running.wait_until(lambda state: state["state"] in SETTLED, "the first launch has settled", 120)
             try:
                 return [run_one(stage, fault, number) for number, fault in enumerate(faults)]
@@ -124,12 +140,27 @@ def run_one(stage: Stage, fault: Fault, number: int) -> Result:
     added = [part.replace("{model}", model) for part in fault.added]
     variables = {name: value.replace("{model}", model) for name, value in fault.variables.items()}
     (stage.hooks / ADDED).write_text(json.dumps({"added": added, "variables": variables}))
-    result = _refused(stage, fault, document) if fault.told in ("saving", "preflight") else _run(stage, fault, document)
+    if fault.told in ("saving", "preflight"):
+        result = _refused(stage, fault, document)
+    else:
+        result = _run(stage, fault, document)
+        if stage.mend and result.fix is not None:
+            result = replace(result, served=_serves_with(stage, fault, document, result.fix))
     result = replace(result, said=result.said.replace(str(stage.running.home), "$INGOT_HOME"))
     print(f"{'WRONG' if result.wrong else 'right'}  {fault.engine:6}  {fault.name}: {result.said[:160]}", flush=True)
     for wrong in result.wrong:
         print(f"       {wrong}", flush=True)
+    if result.mends:
+        done = {None: "not tried", True: "it served", False: "it did not serve"}[result.served]
+        print(f"       {result.mends}: {result.fix.patch or result.fix.command}; {done}", flush=True)
     return result
+
+
+def _serves_with(stage: Stage, fault: Fault, document: dict[str, Any], fix: Fix) -> bool | None:
+    limit_s = PATIENCE_S[fault.engine]
+    served = serves_with(fix, document, stage.running, stage.visitor, stage.variables, limit_s)
+    _settle(stage)
+    return served
 
 
 def _keys(fault: Fault) -> dict[str, Any]:
@@ -175,7 +206,7 @@ def _refused(stage: Stage, fault: Fault, document: dict[str, Any]) -> Result:
     else:
         said = found.message
         wrong += _judge_finding(stage, fault, document, found)
-    return Result(fault, None if wrong else taken, None, said, wrong)
+    return Result(fault, None if wrong else taken, None, said, wrong, fix=found.fix if found is not None else None)
 
 
 def _judge_finding(stage: Stage, fault: Fault, document: dict[str, Any], found: Finding) -> list[str]:
@@ -274,7 +305,8 @@ def _judge_launch(
     if wrong:
         wrong.append(f"its log ends: {' / '.join(log.lines[-3:])[-300:]}")
     shown = says(last_exception(log.lines), expect.words)
-    return Result(fault, told - started if told is not None else None, after, said, wrong, shown)
+    taken = told - started if told is not None else None
+    return Result(fault, taken, after, said, wrong, shown, diagnosis.fix if diagnosis is not None else None)
 
 
 def _broke(record: LaunchRecord) -> float:
