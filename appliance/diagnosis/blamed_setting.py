@@ -20,6 +20,9 @@ UNRECOGNISED = "unrecognised"  # where only the wording hints at the family
 SETTINGS_FAMILY = "config"
 # A value in the model's files may explain these.
 MODEL_FAMILIES = ("model-config", "quant-dtype", "weights", "backend")
+# What a file of the model's can bring about.
+FILE_FAMILIES = ("model-config", "quant-dtype", "weights")
+FROM_THE_DRIVE = "With the drive mounted from which it was imported, this copies what has changed once more."
 # Rows that know only that a setting was refused.
 GENERAL_CAUSES = ("argument-value", "setting-refused", "setting-out-of-range")
 # Rows of flags that do not exist, and of values that are no JSON.
@@ -208,7 +211,25 @@ def with_damaged_file(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
     return msgspec.structs.replace(
         found,
         summary=f"{found.summary.rstrip('.')}. {error.message}",
-        fix=settings.restored(error.fix, error.file.name if error.file is not None else None),
+        fix=settings.restored(error.fix, *([error.file.name] if error.file is not None else [])),
+    )
+
+
+def with_changed_files(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
+    """Of a failure that is the model's, which of its files have changed since it was imported, with what brings them
+    back."""
+    fix = found.fix
+    if found.family not in FILE_FAMILIES or fix is None or fix.patch or fix.command or not settings.changed_files:
+        return found
+    restored = settings.restored(fix, *settings.changed_files)
+    if restored.command is None:
+        return found
+    first, *others = settings.changed_files
+    more = f" and {len(others)} more files" if others else ""
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. {first}{more} changed after the model was imported.",
+        fix=msgspec.structs.replace(restored, text=f"{fix.text} {FROM_THE_DRIVE}"),
     )
 
 

@@ -25,7 +25,7 @@ from appliance.diagnosis.printed_command import (
     model_on_the_hub,
 )
 from appliance.diagnosis.quoting import NAME, QUOTED, is_after_noun, is_distinct
-from appliance.diagnosis.restoring import restoring_command
+from appliance.diagnosis.restoring import changed_since_import, restoring_command
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.shell_words import is_variable
 from appliance.diagnosis.stripping import without_dumps
@@ -196,11 +196,18 @@ class LaunchSettings:
     def damaged_weights(self) -> CheckpointError | None:
         return damaged_weights_in(self._model) if self._model is not None else None
 
-    def restored(self, fix: Fix, file: str | None) -> Fix:
-        """The fix of a model's file, with a command that brings the file back, where one is known."""
-        if self._model is None or file is None or fix.command:
+    @functools.cached_property
+    def changed_files(self) -> tuple[str, ...]:
+        """The model's files that are not as they were when it was imported, where that is known."""
+        return changed_since_import(self._model) if self._model is not None else ()
+
+    def restored(self, fix: Fix, *files: str) -> Fix:
+        """The fix of a model's files, with a command that brings them back, and whatever else has changed since its
+        import; without one where it is not known from where."""
+        if self._model is None or not files or fix.command:
             return fix
-        return msgspec.structs.replace(fix, command=restoring_command(self._model, file))
+        wanted = tuple(dict.fromkeys((*files, *self.changed_files)))
+        return msgspec.structs.replace(fix, command=restoring_command(self._model, wanted))
 
     def speaks_of(self, message: str) -> bool:
         """Whether a message is about a setting, or about a value in the model's files."""

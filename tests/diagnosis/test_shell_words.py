@@ -129,7 +129,7 @@ def test_a_value_that_looks_like_an_option_is_left_out() -> None:
 @pytest.mark.parametrize("file", ["-odd.json", "--config=/tmp/odd", "a\nb.json", ""])
 def test_a_file_that_looks_like_an_option_is_not_restored(file: str, tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    assert restoring_command(tmp_path, file) is None
+    assert restoring_command(tmp_path, [file]) is None
 
 
 def test_a_log_with_an_odd_path_is_one_word(tmp_path: Path) -> None:
@@ -140,5 +140,5 @@ def test_a_log_with_an_odd_path_is_one_word(tmp_path: Path) -> None:
 
 
 def test_a_repository_that_looks_like_an_option_is_not_downloaded(tmp_path: Path) -> None:
-    assert restoring_command(tmp_path / "models---odd--7b" / "snapshots" / "0a1b", "config.json") is None
-    assert restoring_command(tmp_path / "models--odd--7b" / "snapshots" / "-0a1b", "config.json") is None
+    assert restoring_command(tmp_path / "models---odd--7b" / "snapshots" / "0a1b", ["config.json"]) is None
+    assert restoring_command(tmp_path / "models--odd--7b" / "snapshots" / "-0a1b", ["config.json"]) is None
