@@ -73,7 +73,8 @@ def _with_named(found: Diagnosis, message: str, settings: LaunchSettings) -> Dia
     if found.cause == NOT_JSON:  # how it is to be written is better than that it may go
         return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, patch=changed.patch))
     if found.cause not in (None, UNRECOGNISED, *GENERAL_CAUSES):
-        return found
+        added = changed.command if settings.of_a_profile else None  # by a site's wrapper around vLLM
+        return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, command=added))
     return msgspec.structs.replace(found, family=SETTINGS_FAMILY, cause=found.cause or UNRECOGNISED, fix=changed)
 
 

@@ -54,9 +54,13 @@ def with_mending(
     found: Diagnosis, cause: Cause, groups: Groups, settings: LaunchSettings, message: str = ""
 ) -> Diagnosis:
     """With that command, where there is one and the fix has no patch. `message` is what the cause was found in."""
-    if found.fix is None or found.fix.patch or settings.of_a_profile or settings.of_sglang:
+    if found.fix is None or found.fix.patch or settings.of_sglang:
         return found
-    given = settings.given_path(groups["path"]) if groups.get("path", UNKNOWN) != UNKNOWN else None
+    path = groups.get("path", UNKNOWN)
+    if settings.of_a_profile:
+        command = found.fix.command or (settings.command_without_path(path) if path != UNKNOWN else None)
+        return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, command=command))
+    given = settings.given_path(path) if path != UNKNOWN else None
     given = given or next(iter(settings.changed(ASKED_FOR.get(cause.name, ()))), None)
     if given is not None:
         changed = settings.fix_of(given, "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -28,10 +29,13 @@ from appliance.diagnosis.quoting import NAME, QUOTED, is_after_noun, is_distinct
 from appliance.diagnosis.restoring import changed_since_import, restoring_command
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.shell_words import is_variable
+from appliance.diagnosis.site_wrapper import SiteWrapper, read_wrapper
 from appliance.diagnosis.stripping import without_dumps
+from appliance.engines import engine_named
 from appliance.protocol import Fix
 from appliance.redaction import holds_secret
 from appliance.secret_names import is_secret_name
+from appliance.vllm_program import find_program
 
 MAX_TEXT = 2000
 MAX_DUMP = 20_000
@@ -45,7 +49,8 @@ SGLANG = (b"server_args=serverargs(", b"sglang.launch_server", b"/sglang/srt/", 
 OF_THE_MODEL = ("model", "model_tag", "model_path", "model.path", "served_model_name", "name", "tokenizer")
 # Dumps that hold the defaults, too.
 ALL_SETTINGS = re.compile(r"with config|server_?args\(|namespace\(", re.IGNORECASE)
-UNKNOWN_PROFILE = {"engine": "vllm"}
+VLLM = "vllm"
+UNKNOWN_PROFILE = {"engine": VLLM}
 FLAG = re.compile(r"(?<![\w-])--?([a-z][a-z0-9_-]{2,60})")
 VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){1,8}\b")
 # What is allowed instead: at least two names with commas between them.
@@ -220,7 +225,7 @@ class LaunchSettings:
             change = f"Change it to {nearest}." if nearest else "Correct it, or remove it to use the default."
             return Fix(
                 text=f"This launch set {origin.key} to {origin.value[:MAX_VALUE]}. {change}",
-                command=None if self.of_a_profile else changed_command(self._log, origin.key, nearest),
+                command=self.command_with(f"--{origin.key}", nearest),
             )
         text = (
             f"Set {origin.told} to {nearest}."
@@ -230,11 +235,13 @@ class LaunchSettings:
         patch = origin.patch(nearest)
         return Fix(text=text, patch=patch if self.accepts(patch) else None)
 
-    def command_with(self, name: str, value: str | None) -> str | None:
+    def command_with(self, name: str, value: int | str | None) -> str | None:
         """The command of a launch that is not Ingot's, with a flag (`--name`) or variable set to `value` or left out; a
-        variable that cannot be left out of it is to be unset before. None where the flag does not show, or the launch
-        is Ingot's own: that is changed in its profile."""
-        if self.of_a_profile or self.of_sglang:
+        variable that cannot be left out of it is to be unset before. None where the flag does not show. A launch of
+        Ingot's is changed in its profile; only what a site's wrapper around vLLM adds is left out there."""
+        if self.of_a_profile:
+            return self._without_in_wrapper(name) if value is None else None
+        if self.of_sglang:
             return None
         if name.startswith("-"):
             return changed_command(self._log, name.lstrip("-").replace("-", "_"), value)
@@ -242,10 +249,34 @@ class LaunchSettings:
 
     def command_without(self, variables: Iterable[str]) -> str | None:
         """The same without these; what unsets them, where the command is not known."""
-        if self.of_a_profile or self.of_sglang:
-            return None
         names = list(variables)
+        if self.of_a_profile:
+            return next(filter(None, map(self._without_in_wrapper, names)), None)
+        if self.of_sglang:
+            return None
         return command_without_variables(self._log, names) or f"unset {' '.join(names)}"
+
+    def command_respelt(self, name: str, right: str) -> str | None:
+        """What writes a flag under its right name in a site's wrapper."""
+        return self.wrapper.with_flag_named(name, right) if self.wrapper is not None else None
+
+    def command_without_path(self, path: str) -> str | None:
+        """What takes the flag that names this path out of a site's wrapper."""
+        flag = self.wrapper.flag_with(path) if self.wrapper is not None else None
+        return self.wrapper.without_flag(flag) if self.wrapper is not None and flag is not None else None
+
+    def _without_in_wrapper(self, name: str) -> str | None:
+        if self.wrapper is None:
+            return None
+        return self.wrapper.without_flag(name) if name.startswith("-") else self.wrapper.without_variable(name)
+
+    @functools.cached_property
+    def wrapper(self) -> SiteWrapper | None:
+        """The script that starts vLLM here, for a launch of vLLM's that is Ingot's."""
+        if self._profile is None or engine_named(self._profile.get("engine")).name != VLLM:
+            return None
+        program = find_program(os.environ)
+        return read_wrapper(program.path) if program is not None else None
 
     def command_also_with(self, values: Mapping[str, Any]) -> str | None:
         """The same with arguments (`name_of_one`) that may not have been given."""
@@ -277,6 +308,18 @@ class LaunchSettings:
     def of_sglang(self) -> bool:
         """Whether SGLang wrote the log: its settings are not those of a profile."""
         return self._profile is None and bool(self._log.present(SGLANG))
+
+    def without_idle(self, fix: Fix) -> Fix:
+        """Without what a patch removes from a profile that does not have it: there it mends nothing."""
+        if self._profile is None or not fix.patch:
+            return fix
+        given = [f"{origin.key}." for origin in _of_profile(self._profile)]
+        patch = {
+            key: value
+            for key, value in fix.patch.items()
+            if value is not None or any(one.startswith(f"{key}.") for one in given)
+        }
+        return msgspec.structs.replace(fix, patch=patch or None)
 
     def accepts(self, patch: Mapping[str, Any]) -> bool:
         """Whether the profile stays valid; where it is not known, whether any profile of vLLM may say so."""

@@ -100,8 +100,10 @@ def known(
         family=cause.family,
         cause=cause.name,
         evidence=shown(evidence),
-        fix=corrected(
-            cause.fix_for(groups, settings.groups), groups, exceptions[0].text if exceptions else "", settings
+        fix=settings.without_idle(
+            corrected(
+                cause.fix_for(groups, settings.groups), groups, exceptions[0].text if exceptions else "", settings
+            )
         ),
     )
     said = "\n".join(exception.text for exception in exceptions) or message
@@ -114,7 +116,8 @@ def known(
     named = with_origin(found, message, settings)
     if named == found and cause.name in GENERAL_CAUSES:
         return next((v for e in exceptions if (v := with_variable(found, e, settings)) != found), found)
-    return named if cause.patch is None or named.fix == found.fix or _is_narrower(named.fix, cause.patch) else found
+    patch = found.fix.patch if found.fix is not None else None
+    return named if patch is None or named.fix == found.fix or _is_narrower(named.fix, patch) else found
 
 
 def unknown(
