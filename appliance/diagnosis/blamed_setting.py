@@ -20,6 +20,11 @@ UNRECOGNISED = "unrecognised"  # where only the wording hints at the family
 SETTINGS_FAMILY = "config"
 # A value in the model's files may explain these.
 MODEL_FAMILIES = ("model-config", "quant-dtype", "weights", "backend")
+# What a launch may have set in place of what the engine computes.
+FORCED = {
+    ("memory", "no-room-for-cache"): ("num_gpu_blocks_override",),
+    ("memory", "cache-too-small"): ("num_gpu_blocks_override",),
+}
 # What a file of the model's can bring about.
 FILE_FAMILIES = ("model-config", "quant-dtype", "weights")
 FROM_THE_DRIVE = "With the drive mounted from which it was imported, this copies what has changed once more."
@@ -134,6 +139,19 @@ def with_override(found: Diagnosis, exception: LoggedException, settings: Launch
         found,
         summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value[:MAX_TEXT]}.",
         fix=settings.fix_of(origin, exception.message),
+    )
+
+
+def with_forced(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
+    """With the setting that decides what the engine would compute: no other one changes it."""
+    names = FORCED.get((found.family or "", found.cause or ""), ())
+    origin = settings.deciding(names)
+    if origin is None:
+        return found
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value[:MAX_TEXT]}.",
+        fix=settings.fix_of(origin, ""),
     )
 
 

@@ -31,6 +31,7 @@ from appliance.diagnosis.blamed_setting import (
     UNRECOGNISED,
     corrected,
     with_condition,
+    with_forced,
     with_import,
     with_origin,
     with_override,
@@ -107,7 +108,7 @@ def known(
         ),
     )
     said = "\n".join(exception.text for exception in exceptions) or message
-    found = with_mending(found, cause, groups, settings, said)
+    found = with_forced(with_mending(found, cause, groups, settings, said), settings)
     if cause.name in IMPORT_CAUSES:
         return with_import(found, message, settings)
     if cause.family != SETTINGS_FAMILY:

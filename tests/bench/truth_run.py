@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from appliance.protocol import Finding, Fix, LaunchRecord, Severity, State
 from tests.bench.faults.fault import Fault
 from tests.bench.faults.places import HOOK, Place
 from tests.bench.faults.scene import Scene
-from tests.bench.faults.spoiling import write_model
+from tests.bench.faults.spoiling import as_imported, write_model
 from tests.bench.truth_log import LogClock
 from tests.bench.truth_mend import serves_with
 from tests.bench.truth_page import Visitor, says, text_of
@@ -34,8 +33,6 @@ ENDED = (State.FAILED, State.HUNG, State.STOPPED)
 LAST_WORD_S = 5.0
 # vLLM alone takes 40 s to serve on two idle processors.
 PATIENCE_S = {"native": 60.0, "vllm": 240.0}
-# Among the hooks: what the wrapper around vLLM adds.
-ADDED = "added.json"
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Stage:
-    """An appliance that runs, somebody signed in, where its hooks are and where the logs of its launches are to go."""
+    """An appliance that runs, somebody signed in, where its hooks are and where the logs of its launches are to go; the
+    `vllm` that its wrapper starts, and where its drives are mounted."""
 
     running: Appliance
     visitor: Visitor
@@ -73,6 +71,8 @@ class Stage:
     hooks: Path
     logs: Path | None
     mend: bool
+    vllm: str
+    media: Path
 
     @property
     def home(self) -> Home:
@@ -91,11 +91,16 @@ def run_place(
     with place.home() as folder:
         hooks = folder.parent / "hooks"
         hooks.mkdir()
-        variables = {"FAULT_HOOKS": str(hooks), "PYTHONPATH": str(HOOK), **place.variables}
+        media = folder.parent / "media"
+        variables = {
+            "FAULT_HOOKS": str(hooks), "PYTHONPATH": str(HOOK), "INGOT_MEDIA": str(media), **place.variables
+        }  # fmt: skip
         if vllm:
-            variables["INGOT_VLLM"] = str(hooked(vllm, folder.parent / "vllm", hooks))
+            wrapper = folder.parent / "vllm" / "bin" / "vllm"
+            write_wrapper(wrapper, vllm)
+            variables["INGOT_VLLM"] = str(wrapper)
         with appliance(folder, variables) as running:
-            stage = Stage(running, Visitor(running), variables, hooks, logs, mend)
+            stage = Stage(running, Visitor(running), variables, hooks, logs, mend, vllm, media)
             running.wait_until(lambda state: state["state"] in SETTLED, "the first launch has settled", 120)
             try:
                 return [run_one(stage, fault, number) for number, fault in enumerate(faults)]
@@ -104,26 +109,28 @@ def run_place(
 
 
 WRAPPER = """\
-import json, os, sys
-from pathlib import Path
+{python}
+import os
+import sys
 
 os.environ["PYTHONPATH"] = {hook!r}
-added = Path({hooks!r}, {ADDED!r})
-given = json.loads(added.read_text()) if added.exists() and sys.argv[1:2] == ["serve"] else {{}}
-os.environ.update(given.get("variables", {{}}))
-os.execv({vllm!r}, [{vllm!r}, *sys.argv[1:], *given.get("added", ())])
+added = []
+if sys.argv[1:2] == ["serve"]:
+    added += [{added}]
+{variables}
+os.execv({vllm!r}, [{vllm!r}, *sys.argv[1:], *added])
 """
 
 
-def hooked(vllm: str, prefix: Path, hooks: Path) -> Path:
-    """vLLM's command with the hooks on its path, which Ingot keeps its own environment's from, and with what a site's
-    own wrapper would add."""
+def write_wrapper(program: Path, vllm: str, added: Sequence[str] = (), variables: Mapping[str, str] = {}) -> None:
+    """vLLM's command as a site may have its own: with the hooks on its path, which Ingot keeps its own environment's
+    from, and with these flags and variables for what serves."""
+    program.parent.mkdir(parents=True, exist_ok=True)
     first, *_ = Path(vllm).read_text().splitlines()
-    program = prefix / "bin" / "vllm"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"{first}\n{WRAPPER.format(hook=str(HOOK), hooks=str(hooks), ADDED=ADDED, vllm=vllm)}")
+    items = ", ".join(map(repr, added))
+    lines = "\n".join(f"    os.environ[{name!r}] = {value!r}" for name, value in variables.items())
+    program.write_text(WRAPPER.format(python=first, hook=str(HOOK), added=items, variables=lines, vllm=vllm))
     program.chmod(0o755)
-    return program
 
 
 def run_one(stage: Stage, fault: Fault, number: int) -> Result:
@@ -131,6 +138,8 @@ def run_one(stage: Stage, fault: Fault, number: int) -> Result:
     path = fault.path if fault.path != "model" else name
     if fault.path == "model":
         write_model(stage.home.models / name)
+    if fault.path == "model" and not fault.by_hand:
+        as_imported(stage.home.models / name, stage.media)
     if fault.model is not None:
         fault.model(stage.home.models / path)
     document = documents.apply_patch({"schema": 1, "name": name, "model": {"path": path}}, _keys(fault))
@@ -139,7 +148,8 @@ def run_one(stage: Stage, fault: Fault, number: int) -> Result:
     model = str(stage.home.models / path)
     added = [part.replace("{model}", model) for part in fault.added]
     variables = {name: value.replace("{model}", model) for name, value in fault.variables.items()}
-    (stage.hooks / ADDED).write_text(json.dumps({"added": added, "variables": variables}))
+    if stage.vllm:
+        write_wrapper(Path(stage.variables["INGOT_VLLM"]), stage.vllm, added, variables)
     if fault.told in ("saving", "preflight"):
         result = _refused(stage, fault, document)
     else:

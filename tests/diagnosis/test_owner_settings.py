@@ -147,3 +147,16 @@ def test_a_program_that_cannot_load_its_application_gave_up() -> None:
     found = diagnose(number_lines('ERROR:    Error loading ASGI app. Could not import module "odd_app".\n'))
     assert found.outcome.value == "failed"
     assert "odd_app" in found.summary
+
+
+def test_what_was_forced_counts_before_what_is_computed() -> None:
+    """With so few blocks no share of the memory is large enough."""
+    profile = {
+        "schema": 1, "name": "m", "engine": "vllm", "model": {"path": "m"},
+        "vllm": {"extra-args": {"num-gpu-blocks-override": 1}},
+    }  # fmt: skip
+    error = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
+    found = diagnose(number_lines(error), failed=True, profile=profile)
+    assert (found.cause, found.fix is not None) == ("no-room-for-cache", True)
+    assert found.fix is not None
+    assert found.fix.patch == {"vllm.extra-args.num-gpu-blocks-override": None}
