@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from appliance.engine_process.offered_fix import FROM_OUTSIDE, with_offered_fix, with_start_again
 from appliance.protocol import Diagnosis, Finding, Fix, Severity
+from console.profiles.profile_command import activate
 
 DOCUMENT: dict[str, Any] = {"schema": 1, "name": "m", "model": {"path": "bundled"}, "max-model-len": 4096}
 VLLM = DOCUMENT | {"engine": "vllm"}
@@ -65,6 +67,8 @@ def test_what_was_done_to_it_from_outside_is_mended_by_a_start(family: str, caus
     fix = with_start_again(ended, "my chat", "r7").fix
     assert fix is not None
     assert (fix.command, fix.look) == ("ingot profile activate 'my chat' --revision r7 --now", "z")
+    context = activate.make_context("activate", shlex.split(fix.command)[3:])
+    assert (context.params["name"], context.params["revision"], context.params["finished"]) == ("my chat", 7, False)
     assert with_start_again(ended, "file", "") == ended
 
 
