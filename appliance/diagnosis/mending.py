@@ -1,5 +1,5 @@
-"""The one command that fixes a launch that Ingot did not start. There is no profile to patch, but whoever started it
-can install a package, unset a variable, or start it again with other arguments."""
+"""The one command that fixes a launch without a patch. Of one that Ingot did not start there is no profile, but whoever
+started it can install a package, unset a variable, or start it again with other arguments."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from appliance.diagnosis.cause import UNKNOWN, Cause, Groups
+from appliance.diagnosis.launch_mending import Site
 from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.shell_words import is_variable, operand
 from appliance.protocol import Diagnosis
@@ -58,7 +59,9 @@ def with_mending(
         return found
     path = groups.get("path", UNKNOWN)
     if settings.of_a_profile:
-        command = found.fix.command or (settings.command_without_path(path) if path != UNKNOWN else None)
+        command = (settings.command_without_path(path) if path != UNKNOWN else None) or _command_here(cause, groups)
+        if command is None:
+            return found
         return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, command=command))
     given = settings.given_path(path) if path != UNKNOWN else None
     given = given or next(iter(settings.changed(ASKED_FOR.get(cause.name, ()))), None)
@@ -69,6 +72,20 @@ def with_mending(
     if command is None:
         return found
     return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, command=command))
+
+
+def _command_here(cause: Cause, groups: Groups) -> str | None:
+    """Of a launch of Ingot's: what changes this machine, where that is what it needs."""
+    site, path = Site.here(), groups.get("path", UNKNOWN)
+    if cause.name == "package-missing" and (package := PACKAGES.get(groups["module"])) is not None:
+        return site.with_package(package)
+    if (package := PROGRAMS.get(groups.get("program", ""))) is not None:
+        return site.with_program(package)
+    if cause.name == "cache-not-writable" and path != UNKNOWN:
+        return site.with_own_caches(path)
+    if cause.name == "compile-cache":
+        return site.without_compiled()
+    return site.with_limit(cause.family, cause.name)
 
 
 def _command(cause: Cause, groups: Groups, settings: LaunchSettings, message: str) -> str | None:
