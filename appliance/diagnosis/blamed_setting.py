@@ -3,6 +3,7 @@ changes it."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 
@@ -46,6 +47,7 @@ WEIGHTS = "weights"
 NOT_LOADED = ("safetensors-damaged", "weights-not-loaded", "weight-file-missing")
 UNPARSABLE = ("-unparsable", "config-not-json", "no-config-file")
 MAX_TEXT = 500
+MAX_VALUE = 40
 
 
 def with_origin(
@@ -139,6 +141,23 @@ def with_override(found: Diagnosis, exception: LoggedException, settings: Launch
         found,
         summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value[:MAX_TEXT]}.",
         fix=settings.fix_of(origin, exception.message),
+    )
+
+
+def with_right_sizes(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
+    """Of a failure that may be the model's, with what config.json says otherwise than the weights."""
+    fix = found.fix
+    if found.family not in (None, *FILE_FAMILIES) or fix is None or fix.patch or fix.command:
+        return found
+    if not settings.wrong_sizes:
+        return found
+    told = ", ".join(f"{key} {json.dumps(given)[:MAX_VALUE]}" for key, given, _ in settings.wrong_sizes)
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. The model's config.json has {told}, which its weights have not.",
+        family=found.family or MODEL_FAMILIES[0],
+        cause=found.cause or UNRECOGNISED,
+        fix=settings.with_right_sizes(fix),
     )
 
 

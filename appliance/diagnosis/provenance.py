@@ -26,10 +26,11 @@ from appliance.diagnosis.printed_command import (
     model_on_the_hub,
 )
 from appliance.diagnosis.quoting import NAME, QUOTED, is_after_noun, is_distinct
-from appliance.diagnosis.restoring import changed_since_import, restoring_command
+from appliance.diagnosis.restoring import changed_since_import, recoding_command, restoring_command
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.shell_words import is_variable
 from appliance.diagnosis.site_wrapper import SiteWrapper, read_wrapper
+from appliance.diagnosis.sizes_in_weights import Difference, correcting_command, differences
 from appliance.diagnosis.stripping import without_dumps
 from appliance.engines import engine_named
 from appliance.protocol import Fix
@@ -212,7 +213,38 @@ class LaunchSettings:
         if self._model is None or not files or fix.command:
             return fix
         wanted = tuple(dict.fromkeys((*files, *self.changed_files)))
-        return msgspec.structs.replace(fix, command=restoring_command(self._model, wanted))
+        command = restoring_command(self._model, wanted)
+        recoded = recoding_command(self._model / files[0]) if command is None else None
+        return msgspec.structs.replace(fix, command=command or recoded)
+
+    @functools.cached_property
+    def wrong_sizes(self) -> tuple[Difference, ...]:
+        """What the model's config.json gives otherwise than its weights have it, for a launch of vLLM's."""
+        return differences(self._model) if self._model is not None and self._of_vllm else ()
+
+    def with_right_sizes(self, fix: Fix) -> Fix:
+        """A patch that overrides wrong numbers; of what is no number, which is refused before, a command that writes
+        the right one into the file."""
+        assert self._model is not None
+        text = f"{fix.text} The weights have {', '.join(f'{key} {right}' for key, _, right in self.wrong_sizes)}."
+        if any(type(given) is not int for _, given, _ in self.wrong_sizes):
+            command = correcting_command(self._model, self.wrong_sizes)
+            return msgspec.structs.replace(fix, text=text, command=command)
+        patch = {OVERRIDES: json.dumps(self._overrides() | {key: right for key, _, right in self.wrong_sizes})}
+        return msgspec.structs.replace(fix, text=text, patch=patch if self.accepts(patch) else None)
+
+    def _overrides(self) -> dict[str, Any]:
+        origins = _of_profile(self._profile) if self._profile is not None else ()
+        text = next((origin.value for origin in origins if origin.key == OVERRIDES and not origin.inside), "{}")
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def _of_vllm(self) -> bool:
+        return self._profile is not None and engine_named(self._profile.get("engine")).name == VLLM
 
     def speaks_of(self, message: str) -> bool:
         """Whether a message is about a setting, or about a value in the model's files."""
@@ -273,7 +305,7 @@ class LaunchSettings:
     @functools.cached_property
     def wrapper(self) -> SiteWrapper | None:
         """The script that starts vLLM here, for a launch of vLLM's that is Ingot's."""
-        if self._profile is None or engine_named(self._profile.get("engine")).name != VLLM:
+        if not self._of_vllm:
             return None
         program = find_program(os.environ)
         return read_wrapper(program.path) if program is not None else None

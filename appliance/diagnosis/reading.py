@@ -9,7 +9,7 @@ import msgspec
 
 from appliance.diagnosis import telling
 from appliance.diagnosis.axes import axes_of, whose_of
-from appliance.diagnosis.blamed_setting import with_changed_files, with_condition, with_damaged_file
+from appliance.diagnosis.blamed_setting import with_changed_files, with_condition, with_damaged_file, with_right_sizes
 from appliance.diagnosis.catalogue import Flag, Match, causes_of
 from appliance.diagnosis.cause import UNKNOWN
 from appliance.diagnosis.error_lines import ErrorLine
@@ -44,7 +44,9 @@ class Reading:
         return self.match is not None and not self.match.cause.vague
 
     def diagnosis(self, settings: LaunchSettings, sites: RaiseSites) -> Diagnosis:
-        found = with_changed_files(with_damaged_file(self._diagnosis(settings, sites), settings), settings)
+        found = self._diagnosis(settings, sites)
+        for of_the_model in (with_damaged_file, with_changed_files, with_right_sizes):
+            found = of_the_model(found, settings)
         if found.fix is None or not settings.of_sglang:
             return found
         return msgspec.structs.replace(found, fix=in_flags(found.fix))

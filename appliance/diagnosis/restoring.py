@@ -3,6 +3,7 @@ imported from."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from appliance.checkpoint.import_record import Record, read_record
 from appliance.diagnosis.shell_words import is_operand
+from appliance.home import read_file
 
 SNAPSHOTS = "snapshots"
 IN_CACHE = "models--"
@@ -19,6 +21,10 @@ MEDIA, MEDIA_DEFAULT = "INGOT_MEDIA", "/media"
 FIRST_PART = re.compile(r"\.\d{3}")
 BUNDLES = (".bundle", ".ingot")
 MOST_FILES = 40
+MOST_BYTES = 64 << 20
+# How a text begins that is not plain UTF-8, and what Python and iconv both call its encoding.
+BEHIND_A_MARK = "UTF-8-SIG"
+ENCODINGS = ((b"\xef\xbb\xbf", BEHIND_A_MARK), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 
 
 def changed_since_import(folder: Path) -> tuple[str, ...]:
@@ -74,6 +80,29 @@ def _from_the_drive(record: Record, folder: Path, files: Sequence[str]) -> str |
     if whole:
         return f"{cleared}cat {shlex.quote(str(bundle))}.[0-9]* | tar -xf - {unpack} {members}"
     return f"{cleared}tar -xf {shlex.quote(str(bundle))} {unpack} {members}"
+
+
+def recoding_command(path: Path) -> str | None:
+    """What makes UTF-8 of a JSON file that an editor saved otherwise; None where it is none in any encoding."""
+    try:
+        data = read_file(path, MOST_BYTES)
+    except OSError:
+        return None
+    encoding = next((name for mark, name in ENCODINGS if data.startswith(mark)), None)
+    if encoding is None or not is_operand(str(path)) or not _holds_json(data, encoding):
+        return None
+    name = shlex.quote(str(path))
+    if encoding == BEHIND_A_MARK:
+        return rf"sed -i '1s/^\xEF\xBB\xBF//' {name}"
+    return f"iconv -f {encoding} -t UTF-8 -o {name}.utf-8 {name} && mv {name}.utf-8 {name}"
+
+
+def _holds_json(data: bytes, encoding: str) -> bool:
+    try:
+        json.loads(data.decode(encoding))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _is_below(name: str) -> bool:

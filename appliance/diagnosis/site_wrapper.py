@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from appliance.diagnosis.printed_command import KEPT
-from appliance.diagnosis.shell_words import is_operand
+from appliance.diagnosis.shell_words import is_operand, sed_pattern
 from appliance.redaction import holds_secret
 from appliance.secret_names import is_secret_name
 
@@ -67,7 +67,7 @@ class SiteWrapper(NamedTuple):
         if not self._stays_whole(changed) or not is_operand(str(self.path)):
             return None
         number = self.text[: self.text.index(old)].count("\n") + 1
-        return shlex.join(("sed", "-i", f"{number}s/{_literal(old)}/{_replacement(new)}/", str(self.path)))
+        return shlex.join(("sed", "-i", f"{number}s/{sed_pattern(old)}/{_replacement(new)}/", str(self.path)))
 
     def _stays_whole(self, text: str) -> bool:
         """Whether it is still a program, as far as that can be told without running it."""
@@ -89,11 +89,6 @@ def read_wrapper(path: Path) -> SiteWrapper | None:
     except (OSError, UnicodeDecodeError):
         return None
     return SiteWrapper(path, text) if text.startswith("#!") else None
-
-
-def _literal(text: str) -> str:
-    """For the left side of sed's `s`."""
-    return re.sub(r"([\\/.*\[\]^$])", r"\\\1", text)
 
 
 def _replacement(text: str) -> str:
