@@ -14,7 +14,7 @@ from appliance.diagnosis.cause import UNKNOWN, Cause, Groups
 from appliance.diagnosis.launch_mending import Site
 from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.shell_words import is_variable, operand
-from appliance.protocol import Diagnosis
+from appliance.protocol import Diagnosis, Fix
 
 # The package that brings a module. A name out of a log is no name of a package: whoever registers it would be trusted.
 PACKAGES: Final[Mapping[str, str]] = {
@@ -43,6 +43,8 @@ ENGINES_CACHE: Final = re.compile(
     r"(?=/|$)"
 )
 MAX_TEXT: Final = 4000
+# Causes whose command is for the shell, or the home, of somebody who started the engine by hand.
+OF_A_SHELL: Final = ("too-many-open-files", "compile-cache")
 HUB: Final = ("hub-offline", "network-unreachable")
 # A repository as messages name it: its address, the path that was asked for, its name in quotes.
 REPOSITORY: Final = re.compile(
@@ -55,14 +57,13 @@ def with_mending(
     found: Diagnosis, cause: Cause, groups: Groups, settings: LaunchSettings, message: str = ""
 ) -> Diagnosis:
     """With that command, where there is one and the fix has no patch. `message` is what the cause was found in."""
-    if found.fix is None or found.fix.patch or settings.of_sglang:
+    if found.fix is None or settings.of_sglang:
+        return found
+    if settings.of_a_profile:
+        return msgspec.structs.replace(found, fix=_of_a_launch(found.fix, cause, groups, settings))
+    if found.fix.patch:
         return found
     path = groups.get("path", UNKNOWN)
-    if settings.of_a_profile:
-        command = (settings.command_without_path(path) if path != UNKNOWN else None) or _command_here(cause, groups)
-        if command is None:
-            return found
-        return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, command=command))
     given = settings.given_path(path) if path != UNKNOWN else None
     given = given or next(iter(settings.changed(ASKED_FOR.get(cause.name, ()))), None)
     if given is not None:
@@ -74,9 +75,24 @@ def with_mending(
     return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, command=command))
 
 
-def _command_here(cause: Cause, groups: Groups) -> str | None:
-    """Of a launch of Ingot's: what changes this machine, where that is what it needs."""
-    site, path = Site.here(), groups.get("path", UNKNOWN)
+def _of_a_launch(fix: Fix, cause: Cause, groups: Groups, settings: LaunchSettings) -> Fix:
+    """Of one of Ingot's: a limit that it inherited is no setting of its profile, and what a row knows to run in a
+    shell does not reach it."""
+    site = Site.here()
+    raised = site.with_limit(cause.family, cause.name)
+    if raised is not None:
+        return msgspec.structs.replace(fix, patch=None, command=raised)
+    if fix.patch:
+        return fix
+    path = groups.get("path", UNKNOWN)
+    added = settings.command_without_path(path) if path != UNKNOWN else None
+    kept = None if cause.name in OF_A_SHELL else fix.command
+    return msgspec.structs.replace(fix, command=added or _command_here(site, cause, groups) or kept)
+
+
+def _command_here(site: Site, cause: Cause, groups: Groups) -> str | None:
+    """What changes this machine, where that is what a launch of Ingot's needs."""
+    path = groups.get("path", UNKNOWN)
     if cause.name == "package-missing" and (package := PACKAGES.get(groups["module"])) is not None:
         return site.with_package(package)
     if (package := PROGRAMS.get(groups.get("program", ""))) is not None:
@@ -85,7 +101,7 @@ def _command_here(cause: Cause, groups: Groups) -> str | None:
         return site.with_own_caches(path)
     if cause.name == "compile-cache":
         return site.without_compiled()
-    return site.with_limit(cause.family, cause.name)
+    return None
 
 
 def _command(cause: Cause, groups: Groups, settings: LaunchSettings, message: str) -> str | None:

@@ -48,6 +48,8 @@ MISSPELT = 0.8  # so alike are a name and the one that was meant
 SGLANG = (b"server_args=serverargs(", b"sglang.launch_server", b"/sglang/srt/", b"launch_server.py: ")
 # What a message about the model says anyway.
 OF_THE_MODEL = ("model", "model_tag", "model_path", "model.path", "served_model_name", "name", "tokenizer")
+# What is the engine itself, and never the package that it lacks.
+OF_THE_ENGINE = ("engine", *OF_THE_MODEL)
 # Dumps that hold the defaults, too.
 ALL_SETTINGS = re.compile(r"with config|server_?args\(|namespace\(", re.IGNORECASE)
 VLLM = "vllm"
@@ -171,7 +173,8 @@ class LaunchSettings:
     def asking_for(self, package: str) -> Origin | None:
         """The setting whose value is the name of this package: a format, a backend."""
         top = package.partition(".")[0].lower()
-        return next((origin for origin in self._origins() if origin.value.replace("-", "_").lower() == top), None)
+        settings = (origin for origin in self._origins() if origin.name not in OF_THE_ENGINE)
+        return next((origin for origin in settings if origin.value.replace("-", "_").lower() == top), None)
 
     def deciding(self, names: Iterable[str]) -> Origin | None:
         """Of the settings with these names, the first that the profile gives."""

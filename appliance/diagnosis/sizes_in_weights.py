@@ -18,6 +18,7 @@ CONFIG: Final = "config.json"
 # Numbers that are stored as they are multiplied: a quantised weight has other sizes than the matrix that it stands for.
 PLAIN: Final = ("F32", "F16", "BF16")
 LAYER: Final = re.compile(r"(?:^|\.)layers\.(\d{1,4})\.")
+LAYERS: Final = "num_hidden_layers"
 # With more differences than this it is the config of another model.
 MOST: Final = 3
 # What makes the number of layers, or their width, say something else.
@@ -45,16 +46,21 @@ def differences(folder: Path) -> tuple[Difference, ...]:
     found = tuple(
         Difference(key, config[key], right)
         for key, right in _sizes(tensors, config).items()
-        if key in config and config[key] != right
+        if key in config and config[key] != right and not _may_lack(key, config[key], right)
     )
     return found if len(found) <= MOST else ()
+
+
+def _may_lack(key: str, given: Any, right: int) -> bool:
+    """Whether the weights may rather be incomplete: a model is not served with fewer layers than it has."""
+    return key == LAYERS and type(given) is int and given > right
 
 
 def _sizes(tensors: Mapping[str, TensorEntry], config: Mapping[str, Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     layers = {int(layer[1]) for name in tensors if (layer := LAYER.search(name)) is not None}
     if layers and len(layers) == max(layers) + 1:
-        found["num_hidden_layers"] = len(layers)
+        found[LAYERS] = len(layers)
     if (embedding := _matrix(tensors, "embed_tokens.weight")) is not None:
         found["vocab_size"], found["hidden_size"] = embedding
     if (gate := _matrix(tensors, "layers.0.mlp.gate_proj.weight")) is not None:

@@ -261,3 +261,8 @@ def test_no_fix_is_a_line_for_somebodys_shell() -> None:
     """A variable of the engine's environment belongs into the profile."""
     fixes = [cause.command or "" for cause in CATALOGUE] + [place.fix.command or "" for place in PLACES]
     assert [command for command in fixes if command.startswith(("export ", "set ", "unset "))] == []
+
+
+def test_what_only_makes_the_log_longer_is_no_patch() -> None:
+    keys = {key for cause in CATALOGUE for key in cause.patch or {}}
+    assert [key for key in keys if "DEBUG" in key or "LOGGING" in key or "BLOCKING" in key] == []

@@ -160,3 +160,12 @@ def test_what_was_forced_counts_before_what_is_computed() -> None:
     assert (found.cause, found.fix is not None) == ("no-room-for-cache", True)
     assert found.fix is not None
     assert found.fix.patch == {"vllm.extra-args.num-gpu-blocks-override": None}
+
+
+def test_the_engine_is_no_package_that_a_setting_asked_for() -> None:
+    """A module of vLLM's that is missing is no reason to choose another engine."""
+    profile = {"schema": 1, "name": "m", "engine": "vllm", "model": {"path": "m"}}
+    error = "ModuleNotFoundError: No module named 'vllm.entrypoints.odd'"
+    found = diagnose(number_lines(error), failed=True, profile=profile)
+    assert found.fix is not None
+    assert found.fix.patch is None

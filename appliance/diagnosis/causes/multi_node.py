@@ -63,7 +63,6 @@ CAUSES = (
         summary="The processes did not find each other over the network in time.",
         fix="Check that every host can reach the head's address and port, and that no firewall blocks it; name the "
         "interface with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
-        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
     ),
     Cause(
         family="multi-node",

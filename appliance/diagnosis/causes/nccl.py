@@ -95,7 +95,6 @@ CAUSES = (
         summary="A collective timed out: one rank died, hangs, or took another path.",
         fix="Look for the first error of any rank; with NCCL_DEBUG=INFO the log names the link. If there is none, "
         "try NCCL_P2P_DISABLE=1.",
-        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
         line=True,
         deadly=True,
     ),
@@ -145,7 +144,6 @@ CAUSES = (
         summary="NCCL failed: {why}",
         fix="With NCCL_DEBUG=INFO the log names the link that failed. Turning off P2P or shared memory can narrow "
         "it down.",
-        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
         line=True,
         aside=True,
         vague=True,
@@ -179,7 +177,6 @@ CAUSES = (
         summary="Communication between the GPUs failed.",
         fix="Check the size of /dev/shm (16 GB, or --ipc=host); with NCCL_DEBUG=INFO the log says why. If P2P is "
         "the problem, NCCL_P2P_DISABLE=1 helps.",
-        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
         look="df -h /dev/shm; nvidia-smi topo -m",
         vague=True,
     ),

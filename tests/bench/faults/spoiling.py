@@ -99,6 +99,16 @@ def replaced(name: str, old: str, new: str) -> Spoil:
     return spoil
 
 
+def recoded(name: str, encoding: str) -> Spoil:
+    """As an editor saves it."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / name
+        path.write_bytes(path.read_text().encode(encoding))
+
+    return spoil
+
+
 def link_to_itself(name: str) -> Spoil:
     def spoil(folder: Path) -> None:
         (folder / name).unlink()
