@@ -57,10 +57,10 @@ def serves_with(
 
 
 def _run(command: str, home: Path, variables: Mapping[str, str]) -> bool:
-    """In a shell, in which `ingot` is this checkout's."""
+    """In a shell, in which `ingot` is what the appliance was started with."""
     script = f'ingot() {{ {shlex.join(INGOT)} "$@"; }}\n{command}'
     own = environment(home) | dict(variables)
-    done = subprocess.run(["sh", "-c", script], env=own, cwd=home, capture_output=True, text=True, timeout=COMMAND_S)
+    done = subprocess.run(["sh", "-c", script], env=own, capture_output=True, text=True, timeout=COMMAND_S)
     if done.returncode:
         print(f"       {command}: {done.stdout[-300:]}{done.stderr[-300:]}", flush=True)
     return done.returncode == 0
