@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -119,7 +119,12 @@ def with_condition(found: Diagnosis, site: FoundSite, settings: LaunchSettings) 
     it comes to this."""
     if found.fix is None or found.fix.patch or found.fix.command:
         return found
-    origin = settings.deciding(site.site.when)
+    return _decided_by(site.site.when, found, settings)
+
+
+def _decided_by(names: Iterable[str], found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
+    """With the first of these settings that the profile gives."""
+    origin = settings.deciding(names)
     if origin is None:
         return found
     return msgspec.structs.replace(
@@ -163,15 +168,7 @@ def with_right_sizes(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
 
 def with_forced(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
     """With the setting that decides what the engine would compute: no other one changes it."""
-    names = FORCED.get((found.family or "", found.cause or ""), ())
-    origin = settings.deciding(names)
-    if origin is None:
-        return found
-    return msgspec.structs.replace(
-        found,
-        summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value[:MAX_TEXT]}.",
-        fix=settings.fix_of(origin, ""),
-    )
+    return _decided_by(FORCED.get((found.family or "", found.cause or ""), ()), found, settings)
 
 
 def with_variable(found: Diagnosis, exception: LoggedException, settings: LaunchSettings) -> Diagnosis:

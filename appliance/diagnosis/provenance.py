@@ -52,8 +52,8 @@ OF_THE_MODEL = ("model", "model_tag", "model_path", "model.path", "served_model_
 OF_THE_ENGINE = ("engine", *OF_THE_MODEL)
 # Dumps that hold the defaults, too.
 ALL_SETTINGS = re.compile(r"with config|server_?args\(|namespace\(", re.IGNORECASE)
-VLLM = "vllm"
-UNKNOWN_PROFILE = {"engine": VLLM}
+
+UNKNOWN_PROFILE = {"engine": "vllm"}
 FLAG = re.compile(r"(?<![\w-])--?([a-z][a-z0-9_-]{2,60})")
 VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){1,8}\b")
 # What is allowed instead: at least two names with commas between them.
@@ -223,7 +223,7 @@ class LaunchSettings:
     @functools.cached_property
     def wrong_sizes(self) -> tuple[Difference, ...]:
         """What the model's config.json gives otherwise than its weights have it, for a launch of vLLM's."""
-        return differences(self._model) if self._model is not None and self._of_vllm else ()
+        return differences(self._model) if self._model is not None and self._takes_options else ()
 
     def with_right_sizes(self, fix: Fix) -> Fix:
         """A patch that overrides wrong numbers; of what is no number, which is refused before, a command that writes
@@ -246,8 +246,8 @@ class LaunchSettings:
         return found if isinstance(found, dict) else {}
 
     @property
-    def _of_vllm(self) -> bool:
-        return self._profile is not None and engine_named(self._profile.get("engine")).name == VLLM
+    def _takes_options(self) -> bool:
+        return self._profile is not None and engine_named(self._profile.get("engine")).takes_options
 
     def speaks_of(self, message: str) -> bool:
         """Whether a message is about a setting, or about a value in the model's files."""
@@ -308,7 +308,7 @@ class LaunchSettings:
     @functools.cached_property
     def wrapper(self) -> SiteWrapper | None:
         """The script that starts vLLM here, for a launch of vLLM's that is Ingot's."""
-        if not self._of_vllm:
+        if not self._takes_options:
             return None
         program = find_program(os.environ)
         return read_wrapper(program.path) if program is not None else None
