@@ -94,6 +94,7 @@ def figures(results: list[Result], bare: dict[str, float]) -> list[Figure]:
         Figure("failures", "failures provoked", [len(results)], MANY, "", at_least=True),
         Figure("told_right", "failures told right", [right], len(results), "", at_least=True),
         *mended(later),
+        *mended_before([result for result in results if result.fault.told == "preflight"]),
         *shown_alone(later),
         *most("told_in_preflight_s", "Activate to the cause, of what preflight tells", refused, PREFLIGHT_GOAL_S),
         *most("after_exception_s", "first exception, or the end, to the cause", raised, EXCEPTION_GOAL_S),
@@ -121,6 +122,14 @@ def mended(later: list[Result]) -> list[Figure]:
     if tried:
         found.append(Figure("served_when_mended", f"served with it, of {len(tried)} tried", [sum(tried)], None, ""))
     return found
+
+
+def mended_before(refused: list[Result]) -> list[Figure]:
+    """The same of what preflight refuses, beside it: most of that is a machine's or a model's."""
+    if not refused:
+        return []
+    share = sum(bool(result.mends) for result in refused) / len(refused)
+    return [Figure("refusals_with_a_fix", f"the same of what preflight refused, {len(refused)}", [share], None, "")]
 
 
 def shown_alone(later: list[Result]) -> list[Figure]:
