@@ -20,6 +20,7 @@ IN_CACHE = "models--"
 MEDIA, MEDIA_DEFAULT = "INGOT_MEDIA", "/media"
 FIRST_PART = re.compile(r"\.\d{3}")
 BUNDLES = (".bundle", ".ingot")
+WEIGHTS = ("*.safetensors", "*.index.json")
 MOST_FILES = 40
 MOST_BYTES = 64 << 20
 # How a text begins that is not plain UTF-8, and what Python and iconv both call its encoding.
@@ -61,7 +62,10 @@ def _from_the_hub(cached: Path, revision: str, files: Sequence[str]) -> str | No
 
 
 def _from_the_drive(record: Record, folder: Path, files: Sequence[str]) -> str | None:
-    """What is no file any more goes first: nothing could be written in its place."""
+    """What is no file any more goes first: nothing could be written in its place. None where weights, or an index of
+    them, came later: with those the model is another one even then."""
+    if any(file.name not in record.files for pattern in WEIGHTS for file in folder.glob(pattern)):
+        return None
     source = Path(os.environ.get(MEDIA) or MEDIA_DEFAULT) / record.source
     if not _is_below(record.source) or not _is_below(record.name or folder.name):
         return None

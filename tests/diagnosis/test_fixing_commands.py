@@ -259,6 +259,14 @@ def test_an_imported_model_comes_back_from_its_drive(how: str, tmp_path: Path, m
     assert {file.name: file.read_bytes() for file in here.iterdir()} == whole
 
 
+def test_with_weights_that_came_later_a_copy_is_not_enough(tmp_path: Path) -> None:
+    here = imported(tmp_path / "models", tmp_path / "media", "folder")
+    (here / "config.json").unlink()
+    assert restoring_command(here, ["config.json"]) is not None
+    (here / "model.safetensors.index.json").write_text("{}")
+    assert restoring_command(here, ["config.json"]) is None
+
+
 def test_what_did_not_change_is_not_copied_again(tmp_path: Path) -> None:
     here = imported(tmp_path / "models", tmp_path / "media", "folder")
     log = "ValueError: Unrecognized model in /m. Should have a `model_type` key in its config.json."
