@@ -1,11 +1,13 @@
-"""Sizes that a model's config.json gives otherwise than its weights have them: the weights are what was trained."""
+"""Sizes, and a number format, that a model's config.json gives otherwise than its weights have them: the weights are
+what was trained."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +18,10 @@ from appliance.diagnosis.shell_words import is_operand, sed_pattern
 
 CONFIG: Final = "config.json"
 # Numbers that are stored as they are multiplied: a quantised weight has other sizes than the matrix that it stands for.
-PLAIN: Final = ("F32", "F16", "BF16")
+PLAIN: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# How config.json says in which of them they are; it may also name one in which to compute.
+FORMAT_KEYS: Final = ("torch_dtype", "dtype")
+FORMATS: Final = (*PLAIN.values(), "float64", "half", "float", "double", "auto")
 LAYER: Final = re.compile(r"(?:^|\.)layers\.(\d{1,4})\.")
 LAYERS: Final = "num_hidden_layers"
 # With more differences than this it is the config of another model.
@@ -31,7 +36,7 @@ class Difference(NamedTuple):
 
     key: str
     given: Any
-    right: int
+    right: int | str
 
 
 def differences(folder: Path) -> tuple[Difference, ...]:
@@ -48,7 +53,15 @@ def differences(folder: Path) -> tuple[Difference, ...]:
         for key, right in _sizes(tensors, config).items()
         if key in config and config[key] != right and not _may_lack(key, config[key], right)
     )
-    return found if len(found) <= MOST else ()
+    return (*found, *_unknown_format(config, tensors)) if len(found) <= MOST else ()
+
+
+def _unknown_format(config: Mapping[str, Any], tensors: Mapping[str, TensorEntry]) -> Iterator[Difference]:
+    kinds = Counter(entry.dtype for entry in tensors.values())
+    for key in FORMAT_KEYS:
+        given = config.get(key)
+        if kinds and isinstance(given, str) and given.removeprefix("torch.") not in FORMATS:
+            yield Difference(key, given, PLAIN[kinds.most_common(1)[0][0]])
 
 
 def _may_lack(key: str, given: Any, right: int) -> bool:
@@ -102,6 +115,7 @@ def correcting_command(folder: Path, wrong: tuple[Difference, ...]) -> str | Non
         old = re.compile(rf'"{key}": ?{re.escape(json.dumps(given))}(?=\s*[,}}\n])')
         if len(old.findall(text)) != 1 or not json.dumps(given).isprintable() or len(json.dumps(given)) > 40:
             return None
-        text = old.sub(f'"{key}": {right}', text)
-        edits += ["-e", f's/"{key}": \\{{0,1\\}}{sed_pattern(json.dumps(given))}/"{key}": {right}/']
+        new = f'"{key}": {json.dumps(right)}'
+        text = old.sub(new, text)
+        edits += ["-e", f's/"{key}": \\{{0,1\\}}{sed_pattern(json.dumps(given))}/{new}/']
     return shlex.join(("sed", "-i", *edits, str(path)))

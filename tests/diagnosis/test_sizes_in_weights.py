@@ -84,6 +84,20 @@ def test_what_is_no_number_is_corrected_in_the_file(given: Any, folder: Path) ->
     assert json.loads((folder / "config.json").read_text()) == whole
 
 
+@pytest.mark.parametrize("key", ["torch_dtype", "dtype"])
+def test_a_number_format_that_does_not_exist_is_that_of_the_weights(key: str, folder: Path) -> None:
+    """The profile's counts only after it was read."""
+    whole = json.loads((folder / "config.json").read_text()) | {key: "float32"}
+    change(folder, **{key: "float17"})
+    fix = told("AttributeError: module 'torch' has no attribute 'float17'", folder).fix
+    assert fix is not None
+    assert (fix.patch, fix.command is not None) == (None, True)
+    subprocess.run(["sh", "-c", fix.command or ""], check=True)
+    assert json.loads((folder / "config.json").read_text()) == whole
+    change(folder, **{key: "bfloat16"})
+    assert differences(folder) == ()
+
+
 def test_the_config_of_another_model_is_not_made_to_fit(folder: Path) -> None:
     change(folder, vocab_size=3, hidden_size=3, intermediate_size=3, num_hidden_layers=1)
     assert differences(folder) == ()

@@ -60,7 +60,7 @@ VLLM_FILES: tuple[Fault, ...] = (
           late=spoiling.config(quantization_config={"quant_method": "awq", "group_size": 128})),
     Fault("a number format that does not exist", "vllm", "start",
           Expect(("float17",), family="quant-dtype|model-config", causes=("unknown-dtype",)),
-          late=spoiling.config(torch_dtype="float17")),
+          late=spoiling.config(torch_dtype="float17"), by_hand=True),
     Fault("a norm that is a word", "vllm", "start",
           Expect(("rms_norm_eps|tiny",), family="model-config", causes=("model-value-refused",)),
           late=spoiling.config(rms_norm_eps="tiny")),
