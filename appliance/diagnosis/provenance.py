@@ -226,11 +226,11 @@ class LaunchSettings:
         return differences(self._model) if self._model is not None and self._takes_options else ()
 
     def with_right_sizes(self, fix: Fix) -> Fix:
-        """A patch that overrides wrong numbers; of what is no number, which is refused before, a command that writes
-        the right one into the file."""
+        """A patch that overrides wrong numbers; of what is no size at all, which is refused or divided by before, a
+        command that writes the right one into the file."""
         assert self._model is not None
         text = f"{fix.text} The weights have {', '.join(f'{key} {right}' for key, _, right in self.wrong_sizes)}."
-        if any(type(given) is not int for _, given, _ in self.wrong_sizes):
+        if any(type(given) is not int or given <= 0 for _, given, _ in self.wrong_sizes):
             command = correcting_command(self._model, self.wrong_sizes)
             return msgspec.structs.replace(fix, text=text, command=command)
         patch = {OVERRIDES: json.dumps(self._overrides() | {key: right for key, _, right in self.wrong_sizes})}

@@ -58,6 +58,14 @@ def test_a_model_is_not_served_with_fewer_layers_than_it_has(folder: Path) -> No
     assert differences(folder) == ()
 
 
+def test_what_the_config_itself_divides_by_is_corrected_in_the_file(folder: Path) -> None:
+    """vLLM reads it before it overrides anything."""
+    change(folder, vocab_size=0)
+    fix = told(SHAPES, folder).fix
+    assert fix is not None
+    assert (fix.patch, fix.command) == (None, correcting_command(folder, differences(folder)))
+
+
 def test_what_is_overridden_already_stays(folder: Path) -> None:
     right = json.loads((folder / "config.json").read_text())["vocab_size"]
     change(folder, vocab_size=3)
