@@ -162,7 +162,7 @@ def with_right_sizes(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
         summary=f"{found.summary.rstrip('.')}. The model's config.json has {told}, which its weights have not.",
         family=found.family or MODEL_FAMILIES[0],
         cause=found.cause or UNRECOGNISED,
-        fix=settings.with_right_sizes(fix),
+        fix=settings.right_sizes(),
     )
 
 

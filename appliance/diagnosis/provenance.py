@@ -225,16 +225,18 @@ class LaunchSettings:
         """What the model's config.json gives otherwise than its weights have it, for a launch of vLLM's."""
         return differences(self._model) if self._model is not None and self._takes_options else ()
 
-    def with_right_sizes(self, fix: Fix) -> Fix:
+    def right_sizes(self) -> Fix:
         """A patch that overrides wrong numbers; of what is no size at all, which is refused or divided by before, a
         command that writes the right one into the file."""
         assert self._model is not None
-        text = f"{fix.text} The weights have {', '.join(f'{key} {right}' for key, _, right in self.wrong_sizes)}."
+        keys = " and ".join(key for key, _, _ in self.wrong_sizes)
+        right = ", ".join(f"{key} {right}" for key, _, right in self.wrong_sizes)
+        text = f"Correct {keys} in the model's config.json: the weights have {right}."
         if any(type(given) is not int or given <= 0 for _, given, _ in self.wrong_sizes):
             command = correcting_command(self._model, self.wrong_sizes)
-            return msgspec.structs.replace(fix, text=text, command=command)
+            return Fix(text=text, command=command)
         patch = {OVERRIDES: json.dumps(self._overrides() | {key: right for key, _, right in self.wrong_sizes})}
-        return msgspec.structs.replace(fix, text=text, patch=patch if self.accepts(patch) else None)
+        return Fix(text=text, patch=patch if self.accepts(patch) else None)
 
     def _overrides(self) -> dict[str, Any]:
         origins = _of_profile(self._profile) if self._profile is not None else ()
