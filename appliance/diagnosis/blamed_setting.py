@@ -28,6 +28,7 @@ FORCED = {
 }
 # What a file of the model's can bring about.
 FILE_FAMILIES = ("model-config", "quant-dtype", "weights")
+FILE_CAUSES = ("call-does-not-fit",)  # as of a list where an object should stand
 FROM_THE_DRIVE = "With the drive mounted from which it was imported, this copies what has changed once more."
 # Rows that know only that a setting was refused.
 GENERAL_CAUSES = ("argument-value", "setting-refused", "setting-out-of-range")
@@ -254,7 +255,8 @@ def with_changed_files(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
     """Of a failure that is the model's, which of its files have changed since it was imported, with what brings them
     back."""
     fix = found.fix
-    if found.family not in FILE_FAMILIES or fix is None or fix.patch or fix.command or not settings.changed_files:
+    of_a_file = found.family in FILE_FAMILIES or found.cause in FILE_CAUSES
+    if not of_a_file or fix is None or fix.patch or fix.command or not settings.changed_files:
         return found
     restored = settings.restored(fix, *settings.changed_files)
     if restored.command is None:

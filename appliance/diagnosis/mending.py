@@ -86,6 +86,9 @@ def _of_a_launch(fix: Fix, cause: Cause, groups: Groups, settings: LaunchSetting
         return fix
     path = groups.get("path", UNKNOWN)
     added = settings.command_without_path(path) if path != UNKNOWN else None
+    asked_for = next(iter(settings.changed(ASKED_FOR.get(cause.name, ()))), None)
+    if asked_for is not None:
+        return settings.fix_of(asked_for, "")
     kept = None if cause.name in OF_A_SHELL else fix.command
     return msgspec.structs.replace(fix, command=added or _command_here(site, cause, groups) or kept)
 

@@ -171,10 +171,10 @@ class LaunchSettings:
         return next((origin for origin in given if named.search(origin.value[:MAX_DUMP])), None)
 
     def asking_for(self, package: str) -> Origin | None:
-        """The setting whose value is the name of this package: a format, a backend."""
+        """The setting whose value is the name of this package, or a shorter form of it: a format, a backend."""
         top = package.partition(".")[0].lower()
         settings = (origin for origin in self._origins() if origin.name not in OF_THE_ENGINE)
-        return next((origin for origin in settings if origin.value.replace("-", "_").lower() == top), None)
+        return next((origin for origin in settings if _is_short_for(origin.value.replace("-", "_").lower(), top)), None)
 
     def deciding(self, names: Iterable[str]) -> Origin | None:
         """Of the settings with these names, the first that the profile gives."""
@@ -361,6 +361,12 @@ class LaunchSettings:
     def accepts(self, patch: Mapping[str, Any]) -> bool:
         """Whether the profile stays valid; where it is not known, whether any profile of vLLM may say so."""
         return _stays_valid(self._profile if self._profile is not None else UNKNOWN_PROFILE, patch)
+
+
+def _is_short_for(value: str, package: str) -> bool:
+    """As runai_streamer is for runai_model_streamer."""
+    words, whole = value.split("_"), package.split("_")
+    return value == package or (len(words) > 1 and (words[0], words[-1]) == (whole[0], whole[-1]))
 
 
 def _is_overriding(origin: Origin, said: str) -> bool:

@@ -169,3 +169,20 @@ def test_the_engine_is_no_package_that_a_setting_asked_for() -> None:
     found = diagnose(number_lines(error), failed=True, profile=profile)
     assert found.fix is not None
     assert found.fix.patch is None
+
+
+@pytest.mark.parametrize(
+    ("load_format", "error"),
+    [
+        ("runai_streamer", "ModuleNotFoundError: No module named 'runai_model_streamer'"),
+        ("sharded_state", "ValueError: Could not find checkpoint files '/m/x', only pre-sharded checkpoints are supported"),
+    ],
+)  # fmt: skip
+def test_a_way_to_load_that_does_not_fit_goes(load_format: str, error: str) -> None:
+    profile = {
+        "schema": 1, "name": "m", "engine": "vllm", "model": {"path": "m"},
+        "vllm": {"extra-args": {"load-format": load_format}},
+    }  # fmt: skip
+    found = diagnose(number_lines(error), failed=True, profile=profile)
+    assert found.fix is not None
+    assert found.fix.patch == {"vllm.extra-args.load-format": None}
