@@ -178,6 +178,8 @@ class LaunchSettings:
 
     def deciding(self, names: Iterable[str]) -> Origin | None:
         """Of the settings with these names, the first that the profile gives."""
+        if self._profile is None or not (names := tuple(names)):
+            return None
         given = {origin.name: origin for origin in reversed(list(self._origins())) if origin.in_profile}
         return next((given[name] for name in names if name in given and name not in OF_THE_MODEL), None)
 
