@@ -25,6 +25,7 @@ WORD = re.compile(r"[a-z0-9]{3,}")
 # What a captured value and a matching place count for, in letters.
 CAPTURED = 3
 PLACED = 16
+MOST_BYTES = 1 << 44
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,16 @@ def halved(key: str) -> Derived:
     def value(own: Groups) -> int | None:
         half = int(own[key]) // 2 if own.get(key, "").isdecimal() else 0
         return half or None
+
+    return value
+
+
+def unless_beyond_any_host(asked: str, then: Derived) -> Derived:
+    """Another value; None where that group is more bytes than a machine has: the request itself is wrong."""
+
+    def value(own: Groups) -> Any:
+        digits = own.get(asked, "")
+        return None if digits.isdecimal() and int(digits) > MOST_BYTES else then(own)
 
     return value
 

@@ -266,3 +266,13 @@ def test_no_fix_is_a_line_for_somebodys_shell() -> None:
 def test_what_only_makes_the_log_longer_is_no_patch() -> None:
     keys = {key for cause in CATALOGUE for key in cause.patch or {}}
     assert [key for key in keys if "DEBUG" in key or "LOGGING" in key or "BLOCKING" in key] == []
+
+
+@pytest.mark.parametrize(("asked", "patch"), [(1 << 30, {"max-model-len": 2048}), (1 << 50, None)])
+def test_what_no_machine_has_is_not_had_by_a_shorter_context(asked: int, patch: dict[str, int] | None) -> None:
+    error = f"RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate {asked} bytes."
+    profile = {"schema": 1, "name": "m", "model": {"path": "m"}, "max-model-len": 4096}
+    found = diagnose(number_lines(error), failed=True, profile=profile)
+    assert (found.cause, found.fix is not None) == ("host-out-of-memory", True)
+    assert found.fix is not None
+    assert found.fix.patch == patch

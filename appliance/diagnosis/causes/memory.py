@@ -1,6 +1,6 @@
 """Too little GPU or host memory for the weights, the KV cache, the graphs or a step; processes killed for it."""
 
-from appliance.diagnosis.cause import Cause, halved, moved, number, share
+from appliance.diagnosis.cause import Cause, halved, moved, number, share, unless_beyond_any_host
 from appliance.exit_status import KILLED_BY
 
 _OOM = ("cuda out of memory", "cuda error: out of memory", "outofmemoryerror", "hip out of memory", "xpu out of memory")
@@ -241,9 +241,10 @@ CAUSES = (
         name="host-out-of-memory",
         signs=("defaultcpuallocator", "alloc_cpu"),
         pattern=r"(?:can't|not enough).{0,40}allocate",
+        details=r"tried to allocate (?P<asked>\d{1,20}) bytes",
         summary="The machine does not have enough memory for the model and its KV cache.",
         fix="Use a shorter context, or choose a smaller model.",
-        patch=_SHORTER,
+        patch={key: unless_beyond_any_host("asked", value) for key, value in _SHORTER.items()},
     ),
     Cause(
         family="memory",
