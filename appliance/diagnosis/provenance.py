@@ -228,26 +228,15 @@ class LaunchSettings:
         return differences(self._model) if self._model is not None and self._takes_options else ()
 
     def right_sizes(self) -> Fix:
-        """A patch that overrides wrong numbers; of what is no size at all, which is refused or divided by before, a
-        command that writes the right one into the file."""
+        """The file is corrected, and not overridden: what is no size is refused before that, and preflight reads the
+        file, too."""
         assert self._model is not None
         keys = " and ".join(key for key, _, _ in self.wrong_sizes)
         right = ", ".join(f"{key} {right}" for key, _, right in self.wrong_sizes)
-        text = f"Correct {keys} in the model's config.json: the weights have {right}."
-        if any(type(given) is not int or given <= 0 for _, given, _ in self.wrong_sizes):
-            command = correcting_command(self._model, self.wrong_sizes)
-            return Fix(text=text, command=command)
-        patch = {OVERRIDES: json.dumps(self._overrides() | {key: right for key, _, right in self.wrong_sizes})}
-        return Fix(text=text, patch=patch if self.accepts(patch) else None)
-
-    def _overrides(self) -> dict[str, Any]:
-        origins = _of_profile(self._profile) if self._profile is not None else ()
-        text = next((origin.value for origin in origins if origin.key == OVERRIDES and not origin.inside), "{}")
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return Fix(
+            text=f"Correct {keys} in the model's config.json: the weights have {right}.",
+            command=correcting_command(self._model, self.wrong_sizes),
+        )
 
     @property
     def _takes_options(self) -> bool:

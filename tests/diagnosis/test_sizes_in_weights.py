@@ -16,7 +16,6 @@ from appliance.diagnosis.sizes_in_weights import correcting_command, differences
 from appliance.protocol import Diagnosis
 from tests.tiny import write_checkpoint
 
-OVERRIDES = "vllm.extra-args.hf-overrides"
 SHAPES = "AssertionError: assert loaded_weight.shape[output_dim] == self.org_vocab_size"
 
 
@@ -49,7 +48,8 @@ def test_the_weights_size_is_the_right_one(key: str, folder: Path) -> None:
     assert [(found.key, found.given, found.right) for found in differences(folder)] == [(key, 1, right)]
     fix = told(SHAPES, folder).fix
     assert fix is not None
-    assert fix.patch == {OVERRIDES: json.dumps({key: right})}
+    subprocess.run(["sh", "-c", fix.command or ""], check=True)
+    assert json.loads((folder / "config.json").read_text())[key] == right
 
 
 def test_a_model_is_not_served_with_fewer_layers_than_it_has(folder: Path) -> None:
@@ -58,27 +58,11 @@ def test_a_model_is_not_served_with_fewer_layers_than_it_has(folder: Path) -> No
     assert differences(folder) == ()
 
 
-def test_what_the_config_itself_divides_by_is_corrected_in_the_file(folder: Path) -> None:
-    """vLLM reads it before it overrides anything."""
-    change(folder, vocab_size=0)
-    fix = told(SHAPES, folder).fix
-    assert fix is not None
-    assert (fix.patch, fix.command) == (None, correcting_command(folder, differences(folder)))
-
-
-def test_what_is_overridden_already_stays(folder: Path) -> None:
-    right = json.loads((folder / "config.json").read_text())["vocab_size"]
-    change(folder, vocab_size=3)
-    fix = told("ValueError: unheard of weights", folder, vllm={"extra-args": {"hf-overrides": '{"a": 1}'}}).fix
-    assert fix is not None
-    assert fix.patch is None or json.loads(fix.patch[OVERRIDES]) == {"a": 1, "vocab_size": right}
-
-
-def test_of_the_native_engine_nothing_is_overridden(folder: Path) -> None:
+def test_of_the_native_engine_preflight_has_told_it(folder: Path) -> None:
     change(folder, vocab_size=3)
     fix = told(SHAPES, folder, engine="native").fix
     assert fix is not None
-    assert fix.patch is None
+    assert fix.command is None
 
 
 @pytest.mark.parametrize("given", ["two", None, 2.5, "a/b[*]"])
