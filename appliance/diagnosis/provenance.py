@@ -110,10 +110,13 @@ class Origin(NamedTuple):
         return [key for key in self.inside if isinstance(key, str)]
 
     def patch(self, value: int | str | None) -> dict[str, Any]:
-        """What sets it to `value`, or to its default. Of an object only what is inside changes, or goes."""
+        """What sets it to `value`, or to its default. Of an object only what is inside changes, or goes; one that
+        replaces an object of the model's goes as a whole: it would lack what was taken out."""
         if not self.inside:
             return {self.key: value}
-        changed = _changed(json.loads(self.whole), self.inside, value)
+        replaces = value is None and self.key == OVERRIDES and all(isinstance(key, str) for key in self.inside)
+        place = self.inside[:1] if replaces else self.inside
+        changed = _changed(json.loads(self.whole), place, value)
         return {self.key: json.dumps(changed) if changed else None}
 
 
