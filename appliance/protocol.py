@@ -22,7 +22,8 @@ class Severity(enum.StrEnum):
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change that a program can apply (`patch`), or a command for a person (`command`); `text` says it in words.
+    """A change that a program can apply (`patch`), or a command for a person that makes it (`command`); `text` says it
+    in words. `look` is a command that changes nothing: it shows what else has to be known.
 
     `patch` maps dotted profile keys to new values: `{"backends.moe": "auto", "max-model-len": 4096}`; None removes the
     key, so that its default holds again. `options` are patches of which a person chooses one. `blocked` is what
@@ -31,6 +32,7 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str
     patch: dict[str, Any] | None = None
     command: str | None = None
+    look: str | None = None
     options: tuple[dict[str, Any], ...] = ()
     blocked: tuple[str, ...] = ()
 

@@ -3,8 +3,9 @@ changes it."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -20,6 +21,15 @@ UNRECOGNISED = "unrecognised"  # where only the wording hints at the family
 SETTINGS_FAMILY = "config"
 # A value in the model's files may explain these.
 MODEL_FAMILIES = ("model-config", "quant-dtype", "weights", "backend")
+# What a launch may have set in place of what the engine computes.
+FORCED = {
+    ("memory", "no-room-for-cache"): ("num_gpu_blocks_override",),
+    ("memory", "cache-too-small"): ("num_gpu_blocks_override",),
+}
+# What a file of the model's can bring about.
+FILE_FAMILIES = ("model-config", "quant-dtype", "weights")
+FILE_CAUSES = ("call-does-not-fit",)  # as of a list where an object should stand
+FROM_THE_DRIVE = "With the drive mounted from which it was imported, this copies what has changed once more."
 # Rows that know only that a setting was refused.
 GENERAL_CAUSES = ("argument-value", "setting-refused", "setting-out-of-range")
 # Rows of flags that do not exist, and of values that are no JSON.
@@ -38,6 +48,7 @@ WEIGHTS = "weights"
 NOT_LOADED = ("safetensors-damaged", "weights-not-loaded", "weight-file-missing")
 UNPARSABLE = ("-unparsable", "config-not-json", "no-config-file")
 MAX_TEXT = 500
+MAX_VALUE = 40
 
 
 def with_origin(
@@ -70,7 +81,8 @@ def _with_named(found: Diagnosis, message: str, settings: LaunchSettings) -> Dia
     if found.cause == NOT_JSON:  # how it is to be written is better than that it may go
         return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, patch=changed.patch))
     if found.cause not in (None, UNRECOGNISED, *GENERAL_CAUSES):
-        return found
+        added = changed.command if settings.of_a_profile else None  # by a site's wrapper around vLLM
+        return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, command=added))
     return msgspec.structs.replace(found, family=SETTINGS_FAMILY, cause=found.cause or UNRECOGNISED, fix=changed)
 
 
@@ -108,7 +120,12 @@ def with_condition(found: Diagnosis, site: FoundSite, settings: LaunchSettings) 
     it comes to this."""
     if found.fix is None or found.fix.patch or found.fix.command:
         return found
-    origin = settings.deciding(site.site.when)
+    return _decided_by(site.site.when, found, settings)
+
+
+def _decided_by(names: Iterable[str], found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
+    """With the first of these settings that the profile gives."""
+    origin = settings.deciding(names)
     if origin is None:
         return found
     return msgspec.structs.replace(
@@ -131,6 +148,28 @@ def with_override(found: Diagnosis, exception: LoggedException, settings: Launch
         summary=f"{found.summary.rstrip('.')}. {origin.told} is {origin.value[:MAX_TEXT]}.",
         fix=settings.fix_of(origin, exception.message),
     )
+
+
+def with_right_sizes(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
+    """Of a failure that may be the model's, with what config.json says otherwise than the weights."""
+    fix = found.fix
+    if found.family not in (None, *FILE_FAMILIES) or fix is None or fix.patch or fix.command:
+        return found
+    if not settings.wrong_sizes:
+        return found
+    told = ", ".join(f"{key} {json.dumps(given)[:MAX_VALUE]}" for key, given, _ in settings.wrong_sizes)
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. The model's config.json has {told}, which its weights have not.",
+        family=found.family or MODEL_FAMILIES[0],
+        cause=found.cause or UNRECOGNISED,
+        fix=settings.right_sizes(),
+    )
+
+
+def with_forced(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
+    """With the setting that decides what the engine would compute: no other one changes it."""
+    return _decided_by(FORCED.get((found.family or "", found.cause or ""), ()), found, settings)
 
 
 def with_variable(found: Diagnosis, exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
@@ -208,7 +247,26 @@ def with_damaged_file(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
     return msgspec.structs.replace(
         found,
         summary=f"{found.summary.rstrip('.')}. {error.message}",
-        fix=settings.restored(error.fix, error.file.name if error.file is not None else None),
+        fix=settings.restored(error.fix, *([error.file.name] if error.file is not None else [])),
+    )
+
+
+def with_changed_files(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
+    """Of a failure that is the model's, which of its files have changed since it was imported, with what brings them
+    back."""
+    fix = found.fix
+    of_a_file = found.family in FILE_FAMILIES or found.cause in FILE_CAUSES
+    if not of_a_file or fix is None or fix.patch or fix.command or not settings.changed_files:
+        return found
+    restored = settings.restored(fix, *settings.changed_files)
+    if restored.command is None:
+        return found
+    first, *others = settings.changed_files
+    more = f" and {len(others)} more files" if others else ""
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. {first}{more} changed after the model was imported.",
+        fix=msgspec.structs.replace(restored, text=f"{fix.text} {FROM_THE_DRIVE}"),
     )
 
 

@@ -25,6 +25,7 @@ WORD = re.compile(r"[a-z0-9]{3,}")
 # What a captured value and a matching place count for, in letters.
 CAPTURED = 3
 PLACED = 16
+MOST_BYTES = 1 << 44
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Cause:
     A value of `patch` that is callable is computed from the groups and from what the launch was set to; one that comes
     to None is left out. A number never stands there as such: it could raise what it is meant to lower.
 
+    `command` mends it; `look` is a command that changes nothing and shows what else has to be known.
     `sets` and `unsets` mend a launch that is not Ingot's: arguments of `vllm serve`, in which groups can be used, and
     the variables of the environment that it must not have.
 
@@ -61,6 +63,7 @@ class Cause:
     where: str = ""
     patch: Mapping[str, Any | Derived] | None = None
     command: str | None = None
+    look: str | None = None
     sets: Mapping[str, str | bool] | None = None
     unsets: tuple[str, ...] = ()
     line: bool = False
@@ -146,19 +149,21 @@ class Cause:
             if self.compiles and "engine" in own and engine_named(own["engine"]).sealable
             else text,
             patch=patch or None,
-            command=self._command_for(groups),
+            command=_filled(self.command, groups),
+            look=_filled(self.look, groups),
         )
 
-    def _command_for(self, groups: Groups) -> str | None:
-        """Without the parts whose groups are not known, or could be no words of a command. What stands in a log is
-        quoted, whatever it holds; a whole command is told only where it is one of Ingot's."""
-        if self.command is None:
-            return None
-        known = {name: value for name, value in groups.items() if value != UNKNOWN}
-        made = {name: (own_command if name == WHOLE_COMMAND else operand)(value) for name, value in known.items()}
-        words = {name: word for name, word in made.items() if word is not None}
-        parts = [part for part in self.command.split("; ") if words.keys() >= set(PLACEHOLDER.findall(part))]
-        return "; ".join(parts).format_map(words) or None
+
+def _filled(command: str | None, groups: Groups) -> str | None:
+    """Without the parts whose groups are not known, or could be no words of a command. What stands in a log is
+    quoted, whatever it holds; a whole command is told only where it is one of Ingot's."""
+    if command is None:
+        return None
+    known = {name: value for name, value in groups.items() if value != UNKNOWN}
+    made = {name: (own_command if name == WHOLE_COMMAND else operand)(value) for name, value in known.items()}
+    words = {name: word for name, word in made.items() if word is not None}
+    parts = [part for part in command.split("; ") if words.keys() >= set(PLACEHOLDER.findall(part))]
+    return "; ".join(parts).format_map(words) or None
 
 
 def _grouped(groups: Groups) -> dict[str, str]:
@@ -210,6 +215,16 @@ def halved(key: str) -> Derived:
     def value(own: Groups) -> int | None:
         half = int(own[key]) // 2 if own.get(key, "").isdecimal() else 0
         return half or None
+
+    return value
+
+
+def unless_beyond_any_host(asked: str, then: Derived) -> Derived:
+    """Another value; None where that group is more bytes than a machine has: the request itself is wrong."""
+
+    def value(own: Groups) -> Any:
+        digits = own.get(asked, "")
+        return None if digits.isdecimal() and int(digits) > MOST_BYTES else then(own)
 
     return value
 

@@ -40,9 +40,9 @@ _NAMES = {
 }  # fmt: skip
 _OOM_FIX = Fix(
     text="Give the machine or the container more memory, stop other programs that use a lot, or use a shorter context.",
-    command=OOM_COMMAND,
+    look=OOM_COMMAND,
 )
-_KILLED_FIX = Fix(text=LOOK_FOR_OOM, command=OOM_COMMAND)
+_KILLED_FIX = Fix(text=LOOK_FOR_OOM, look=OOM_COMMAND)
 _OWN_BACKENDS = Fix(
     text="Let the engine choose its backends. If it happens again, send its log to support.",
     patch={"backends": None},
@@ -101,7 +101,7 @@ SIGNALS: dict[int, Diagnosis] = {
         fix=Fix(
             text="Check that the model folder is complete, that nothing writes to it, and that /dev/shm is large "
             "enough. Then start again.",
-            command="df -h /dev/shm",
+            look="df -h /dev/shm",
         ),
     ),
     signal.SIGTERM: Diagnosis(
@@ -153,8 +153,8 @@ def by_death(died: ProcessEnd | None, *, several: bool = False) -> Diagnosis | N
 def _killed_from_outside(time: float) -> Diagnosis:
     """With the system log of that moment, however much later it is read."""
     assert _KILLED_FROM_OUTSIDE.fix is not None
-    command = f"journalctl --since @{time - BEFORE_S:.0f} --until @{time + AFTER_S:.0f} | grep -i -e oom -e kill"
-    fix = msgspec.structs.replace(_KILLED_FROM_OUTSIDE.fix, command=command)
+    look = f"journalctl --since @{time - BEFORE_S:.0f} --until @{time + AFTER_S:.0f} | grep -i -e oom -e kill"
+    fix = msgspec.structs.replace(_KILLED_FROM_OUTSIDE.fix, look=look)
     return msgspec.structs.replace(_KILLED_FROM_OUTSIDE, fix=fix)
 
 

@@ -56,7 +56,7 @@ def waits(waiting: Waiting, lines: Sequence[EvidenceLine], outcome: Outcome) -> 
         family=waiting.family,
         cause=waiting.cause,
         evidence=shown(lines),
-        fix=Fix(text=waiting.fix, command=waiting.command),
+        fix=Fix(text=waiting.fix, look=waiting.look),
     )
 
 

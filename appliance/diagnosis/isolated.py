@@ -101,7 +101,7 @@ def without_reading(log: Path, known: Circumstances, why: str) -> Answer:
             evidence=tuple(evidence),
             fix=Fix(
                 text="Read the end of the log. The command below analyses it without a time limit.",
-                command=shlex.join(("ingot", "diagnose", str(log))),
+                look=shlex.join(("ingot", "diagnose", str(log))),
             ),
         )
     return Answer(headline=headline, diagnosis=found, complete=False)

@@ -1,5 +1,5 @@
-"""The one command that fixes a launch that Ingot did not start. There is no profile to patch, but whoever started it
-can install a package, unset a variable, or start it again with other arguments."""
+"""The one command that fixes a launch without a patch. Of one that Ingot did not start there is no profile, but whoever
+started it can install a package, unset a variable, or start it again with other arguments."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Final
 import msgspec
 
 from appliance.diagnosis.cause import UNKNOWN, Cause, Groups
+from appliance.diagnosis.launch_mending import Site
 from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.shell_words import is_variable, operand
-from appliance.protocol import Diagnosis
+from appliance.protocol import Diagnosis, Fix
 
 # The package that brings a module. A name out of a log is no name of a package: whoever registers it would be trusted.
 PACKAGES: Final[Mapping[str, str]] = {
@@ -42,6 +43,8 @@ ENGINES_CACHE: Final = re.compile(
     r"(?=/|$)"
 )
 MAX_TEXT: Final = 4000
+# Causes whose command is for the shell, or the home, of somebody who started the engine by hand.
+OF_A_SHELL: Final = ("too-many-open-files", "compile-cache")
 HUB: Final = ("hub-offline", "network-unreachable")
 # A repository as messages name it: its address, the path that was asked for, its name in quotes.
 REPOSITORY: Final = re.compile(
@@ -54,9 +57,14 @@ def with_mending(
     found: Diagnosis, cause: Cause, groups: Groups, settings: LaunchSettings, message: str = ""
 ) -> Diagnosis:
     """With that command, where there is one and the fix has no patch. `message` is what the cause was found in."""
-    if found.fix is None or found.fix.patch or settings.of_a_profile or settings.of_sglang:
+    if found.fix is None or settings.of_sglang:
         return found
-    given = settings.given_path(groups["path"]) if groups.get("path", UNKNOWN) != UNKNOWN else None
+    if settings.of_a_profile:
+        return msgspec.structs.replace(found, fix=_of_a_launch(found.fix, cause, groups, settings))
+    if found.fix.patch:
+        return found
+    path = groups.get("path", UNKNOWN)
+    given = settings.given_path(path) if path != UNKNOWN else None
     given = given or next(iter(settings.changed(ASKED_FOR.get(cause.name, ()))), None)
     if given is not None:
         changed = settings.fix_of(given, "")
@@ -65,6 +73,38 @@ def with_mending(
     if command is None:
         return found
     return msgspec.structs.replace(found, fix=msgspec.structs.replace(found.fix, command=command))
+
+
+def _of_a_launch(fix: Fix, cause: Cause, groups: Groups, settings: LaunchSettings) -> Fix:
+    """Of one of Ingot's: a limit that it inherited is no setting of its profile, and what a row knows to run in a
+    shell does not reach it."""
+    site = Site.here()
+    raised = site.with_limit(cause.family, cause.name)
+    if raised is not None:
+        return msgspec.structs.replace(fix, patch=None, command=raised)
+    if fix.patch:
+        return fix
+    path = groups.get("path", UNKNOWN)
+    added = settings.command_without_path(path) if path != UNKNOWN else None
+    asked_for = next(iter(settings.changed(ASKED_FOR.get(cause.name, ()))), None)
+    if asked_for is not None:
+        return settings.fix_of(asked_for, "")
+    kept = None if cause.name in OF_A_SHELL else fix.command
+    return msgspec.structs.replace(fix, command=added or _command_here(site, cause, groups) or kept)
+
+
+def _command_here(site: Site, cause: Cause, groups: Groups) -> str | None:
+    """What changes this machine, where that is what a launch of Ingot's needs."""
+    path = groups.get("path", UNKNOWN)
+    if cause.name == "package-missing" and (package := PACKAGES.get(groups["module"])) is not None:
+        return site.with_package(package)
+    if (package := PROGRAMS.get(groups.get("program", ""))) is not None:
+        return site.with_program(package)
+    if cause.name == "cache-not-writable" and path != UNKNOWN:
+        return site.with_own_caches(path)
+    if cause.name == "compile-cache":
+        return site.without_compiled()
+    return None
 
 
 def _command(cause: Cause, groups: Groups, settings: LaunchSettings, message: str) -> str | None:

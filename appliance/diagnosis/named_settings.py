@@ -102,7 +102,8 @@ def respelt(message: str, settings: LaunchSettings) -> Fix | None:
         return None
     value = int(found["value"]) if (found["value"] or "").isdecimal() else found["value"]
     patch = None if settings.of_a_profile or value is None else _patch(f"--{near[0]}", value, message, settings)
-    return Fix(text=f"Write --{near[0]} instead of --{name}.", patch=patch)
+    command = settings.command_respelt(name, near[0])
+    return Fix(text=f"Write --{near[0]} instead of --{name}.", patch=patch, command=command)
 
 
 def _patch(name: str, value: int | str | None, message: str, settings: LaunchSettings) -> dict[str, Any] | None:

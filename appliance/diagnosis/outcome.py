@@ -126,7 +126,7 @@ CUT_OFF = Diagnosis(
         text="It was a power failure, a reboot, kill -9, a container's memory limit, or the kernel running out of "
         "memory. The system log of that time says which: read it on the machine that ran the engine, with -b -1 if it "
         "has rebooted since.",
-        command="last -x reboot | head -3; journalctl -k | tail -50",
+        look="last -x reboot | head -3; journalctl -k | tail -50",
     ),
 )
 

@@ -80,7 +80,7 @@ def with_settings_of(found: Diagnosis, owner: str | None, settings: LaunchSettin
         )
     if found.family not in OF_SETTINGS:
         return found
-    command = found.fix.command or _without_variable(names, settings)
+    command = found.fix.command or _without(owner, names, settings)
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     verb = "decides" if len(names) == 1 else "decide"
     return msgspec.structs.replace(
@@ -93,7 +93,10 @@ def _in_force(changed: list[Origin]) -> list[Origin]:
     return sockets or changed
 
 
-def _without_variable(names: tuple[str, ...], settings: LaunchSettings) -> str | None:
-    """What sets nothing but variables of the environment, which a log does not print, can be unset whatever they
-    hold."""
+def _without(owner: str | None, names: tuple[str, ...], settings: LaunchSettings) -> str | None:
+    """What sets nothing but variables of the environment, which a log does not print, can be unset whatever they hold.
+    Of a launch of Ingot's, a site's wrapper is looked into for them all."""
+    if settings.of_a_profile:
+        added = (settings.command_with(name, None) for name in names) if owner not in KEPT else ()
+        return next(filter(None, added), None)
     return settings.command_without(names) if all(map(is_variable, names)) else None

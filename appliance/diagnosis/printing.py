@@ -38,6 +38,8 @@ def _show_fix(fix: Fix, console: Console) -> None:
         console.print(Text(f"  Preflight refuses it: {message}", "yellow"))
     if fix.command:
         console.print(Text(f"  $ {fix.command}", "green"))
+    if fix.look:
+        console.print(Text.assemble(("To see more: ", "dim"), f"$ {fix.look}"))
 
 
 def show_ends(ends: Sequence[ProcessEnd]) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -25,13 +26,17 @@ from appliance.diagnosis.printed_command import (
     model_on_the_hub,
 )
 from appliance.diagnosis.quoting import NAME, QUOTED, is_after_noun, is_distinct
-from appliance.diagnosis.restoring import restoring_command
+from appliance.diagnosis.restoring import changed_since_import, recoding_command, restoring_command
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.shell_words import is_variable
+from appliance.diagnosis.site_wrapper import SiteWrapper, read_wrapper
+from appliance.diagnosis.sizes_in_weights import Difference, correcting_command, differences
 from appliance.diagnosis.stripping import without_dumps
+from appliance.engines import engine_named
 from appliance.protocol import Fix
 from appliance.redaction import holds_secret
 from appliance.secret_names import is_secret_name
+from appliance.vllm_program import find_program
 
 MAX_TEXT = 2000
 MAX_DUMP = 20_000
@@ -43,8 +48,11 @@ MISSPELT = 0.8  # so alike are a name and the one that was meant
 SGLANG = (b"server_args=serverargs(", b"sglang.launch_server", b"/sglang/srt/", b"launch_server.py: ")
 # What a message about the model says anyway.
 OF_THE_MODEL = ("model", "model_tag", "model_path", "model.path", "served_model_name", "name", "tokenizer")
+# What is the engine itself, and never the package that it lacks.
+OF_THE_ENGINE = ("engine", *OF_THE_MODEL)
 # Dumps that hold the defaults, too.
 ALL_SETTINGS = re.compile(r"with config|server_?args\(|namespace\(", re.IGNORECASE)
+
 UNKNOWN_PROFILE = {"engine": "vllm"}
 FLAG = re.compile(r"(?<![\w-])--?([a-z][a-z0-9_-]{2,60})")
 VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){1,8}\b")
@@ -102,10 +110,13 @@ class Origin(NamedTuple):
         return [key for key in self.inside if isinstance(key, str)]
 
     def patch(self, value: int | str | None) -> dict[str, Any]:
-        """What sets it to `value`, or to its default. Of an object only what is inside changes, or goes."""
+        """What sets it to `value`, or to its default. Of an object only what is inside changes, or goes; one that
+        replaces an object of the model's goes as a whole: it would lack what was taken out."""
         if not self.inside:
             return {self.key: value}
-        changed = _changed(json.loads(self.whole), self.inside, value)
+        replaces = value is None and self.key == OVERRIDES and all(isinstance(key, str) for key in self.inside)
+        place = self.inside[:1] if replaces else self.inside
+        changed = _changed(json.loads(self.whole), place, value)
         return {self.key: json.dumps(changed) if changed else None}
 
 
@@ -163,12 +174,15 @@ class LaunchSettings:
         return next((origin for origin in given if named.search(origin.value[:MAX_DUMP])), None)
 
     def asking_for(self, package: str) -> Origin | None:
-        """The setting whose value is the name of this package: a format, a backend."""
+        """The setting whose value is the name of this package, or a shorter form of it: a format, a backend."""
         top = package.partition(".")[0].lower()
-        return next((origin for origin in self._origins() if origin.value.replace("-", "_").lower() == top), None)
+        settings = (origin for origin in self._origins() if origin.name not in OF_THE_ENGINE)
+        return next((origin for origin in settings if _is_short_for(origin.value.replace("-", "_").lower(), top)), None)
 
     def deciding(self, names: Iterable[str]) -> Origin | None:
         """Of the settings with these names, the first that the profile gives."""
+        if self._profile is None or not (names := tuple(names)):
+            return None
         given = {origin.name: origin for origin in reversed(list(self._origins())) if origin.in_profile}
         return next((given[name] for name in names if name in given and name not in OF_THE_MODEL), None)
 
@@ -196,11 +210,40 @@ class LaunchSettings:
     def damaged_weights(self) -> CheckpointError | None:
         return damaged_weights_in(self._model) if self._model is not None else None
 
-    def restored(self, fix: Fix, file: str | None) -> Fix:
-        """The fix of a model's file, with a command that brings the file back, where one is known."""
-        if self._model is None or file is None or fix.command:
+    @functools.cached_property
+    def changed_files(self) -> tuple[str, ...]:
+        """The model's files that are not as they were when it was imported, where that is known."""
+        return changed_since_import(self._model) if self._model is not None else ()
+
+    def restored(self, fix: Fix, *files: str) -> Fix:
+        """The fix of a model's files, with a command that brings them back, and whatever else has changed since its
+        import; without one where it is not known from where."""
+        if self._model is None or not files or fix.command:
             return fix
-        return msgspec.structs.replace(fix, command=restoring_command(self._model, file))
+        wanted = tuple(dict.fromkeys((*files, *self.changed_files)))
+        command = restoring_command(self._model, wanted)
+        recoded = recoding_command(self._model / files[0]) if command is None else None
+        return msgspec.structs.replace(fix, command=command or recoded)
+
+    @functools.cached_property
+    def wrong_sizes(self) -> tuple[Difference, ...]:
+        """What the model's config.json gives otherwise than its weights have it, for a launch of vLLM's."""
+        return differences(self._model) if self._model is not None and self._takes_options else ()
+
+    def right_sizes(self) -> Fix:
+        """The file is corrected, and not overridden: what is no size is refused before that, and preflight reads the
+        file, too."""
+        assert self._model is not None
+        keys = " and ".join(key for key, _, _ in self.wrong_sizes)
+        right = ", ".join(f"{key} {right}" for key, _, right in self.wrong_sizes)
+        return Fix(
+            text=f"Correct {keys} in the model's config.json: the weights have {right}.",
+            command=correcting_command(self._model, self.wrong_sizes),
+        )
+
+    @property
+    def _takes_options(self) -> bool:
+        return self._profile is not None and engine_named(self._profile.get("engine")).takes_options
 
     def speaks_of(self, message: str) -> bool:
         """Whether a message is about a setting, or about a value in the model's files."""
@@ -213,7 +256,7 @@ class LaunchSettings:
             change = f"Change it to {nearest}." if nearest else "Correct it, or remove it to use the default."
             return Fix(
                 text=f"This launch set {origin.key} to {origin.value[:MAX_VALUE]}. {change}",
-                command=None if self.of_a_profile else changed_command(self._log, origin.key, nearest),
+                command=self.command_with(f"--{origin.key}", nearest),
             )
         text = (
             f"Set {origin.told} to {nearest}."
@@ -223,11 +266,13 @@ class LaunchSettings:
         patch = origin.patch(nearest)
         return Fix(text=text, patch=patch if self.accepts(patch) else None)
 
-    def command_with(self, name: str, value: str | None) -> str | None:
+    def command_with(self, name: str, value: int | str | None) -> str | None:
         """The command of a launch that is not Ingot's, with a flag (`--name`) or variable set to `value` or left out; a
-        variable that cannot be left out of it is to be unset before. None where the flag does not show, or the launch
-        is Ingot's own: that is changed in its profile."""
-        if self.of_a_profile or self.of_sglang:
+        variable that cannot be left out of it is to be unset before. None where the flag does not show. A launch of
+        Ingot's is changed in its profile; only what a site's wrapper around vLLM adds is left out there."""
+        if self.of_a_profile:
+            return self._without_in_wrapper(name) if value is None else None
+        if self.of_sglang:
             return None
         if name.startswith("-"):
             return changed_command(self._log, name.lstrip("-").replace("-", "_"), value)
@@ -235,10 +280,34 @@ class LaunchSettings:
 
     def command_without(self, variables: Iterable[str]) -> str | None:
         """The same without these; what unsets them, where the command is not known."""
-        if self.of_a_profile or self.of_sglang:
-            return None
         names = list(variables)
+        if self.of_a_profile:
+            return next(filter(None, map(self._without_in_wrapper, names)), None)
+        if self.of_sglang:
+            return None
         return command_without_variables(self._log, names) or f"unset {' '.join(names)}"
+
+    def command_respelt(self, name: str, right: str) -> str | None:
+        """What writes a flag under its right name in a site's wrapper."""
+        return self.wrapper.with_flag_named(name, right) if self.wrapper is not None else None
+
+    def command_without_path(self, path: str) -> str | None:
+        """What takes the flag that names this path out of a site's wrapper."""
+        flag = self.wrapper.flag_with(path) if self.wrapper is not None else None
+        return self.wrapper.without_flag(flag) if self.wrapper is not None and flag is not None else None
+
+    def _without_in_wrapper(self, name: str) -> str | None:
+        if self.wrapper is None:
+            return None
+        return self.wrapper.without_flag(name) if name.startswith("-") else self.wrapper.without_variable(name)
+
+    @functools.cached_property
+    def wrapper(self) -> SiteWrapper | None:
+        """The script that starts vLLM here, for a launch of vLLM's that is Ingot's."""
+        if not self._takes_options:
+            return None
+        program = find_program(os.environ)
+        return read_wrapper(program.path) if program is not None else None
 
     def command_also_with(self, values: Mapping[str, Any]) -> str | None:
         """The same with arguments (`name_of_one`) that may not have been given."""
@@ -271,9 +340,27 @@ class LaunchSettings:
         """Whether SGLang wrote the log: its settings are not those of a profile."""
         return self._profile is None and bool(self._log.present(SGLANG))
 
+    def without_idle(self, fix: Fix) -> Fix:
+        """Without what a patch removes from a profile that does not have it: there it mends nothing."""
+        if self._profile is None or not fix.patch:
+            return fix
+        given = [f"{origin.key}." for origin in _of_profile(self._profile)]
+        patch = {
+            key: value
+            for key, value in fix.patch.items()
+            if value is not None or any(one.startswith(f"{key}.") for one in given)
+        }
+        return msgspec.structs.replace(fix, patch=patch or None)
+
     def accepts(self, patch: Mapping[str, Any]) -> bool:
         """Whether the profile stays valid; where it is not known, whether any profile of vLLM may say so."""
         return _stays_valid(self._profile if self._profile is not None else UNKNOWN_PROFILE, patch)
+
+
+def _is_short_for(value: str, package: str) -> bool:
+    """As runai_streamer is for runai_model_streamer."""
+    words, whole = value.split("_"), package.split("_")
+    return value == package or (len(words) > 1 and (words[0], words[-1]) == (whole[0], whole[-1]))
 
 
 def _is_overriding(origin: Origin, said: str) -> bool:

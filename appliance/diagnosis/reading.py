@@ -9,7 +9,7 @@ import msgspec
 
 from appliance.diagnosis import telling
 from appliance.diagnosis.axes import axes_of, whose_of
-from appliance.diagnosis.blamed_setting import with_condition, with_damaged_file
+from appliance.diagnosis.blamed_setting import with_changed_files, with_condition, with_damaged_file, with_right_sizes
 from appliance.diagnosis.catalogue import Flag, Match, causes_of
 from appliance.diagnosis.cause import UNKNOWN
 from appliance.diagnosis.error_lines import ErrorLine
@@ -46,7 +46,9 @@ class Reading:
         return self.match is not None and not self.match.cause.vague
 
     def diagnosis(self, settings: LaunchSettings, sites: RaiseSites) -> Diagnosis:
-        found = with_damaged_file(self._diagnosis(settings, sites), settings)
+        found = self._diagnosis(settings, sites)
+        for of_the_model in (with_damaged_file, with_changed_files, with_right_sizes):
+            found = of_the_model(found, settings)
         if found.fix is None or not settings.of_sglang:
             return found
         return msgspec.structs.replace(found, fix=in_flags(found.fix))
@@ -107,7 +109,8 @@ def _outdone(match: Match, site: FoundSite) -> bool:
     if contradicts(match.cause.family, site.area):
         return True
     by_type = not any(sign in " ".join(site.site.parts).lower() for sign in match.cause.signs)
-    return match.cause.vague and (by_type or (match.cause.patch is None and not match.cause.command))
+    leads_on = match.cause.patch is not None or match.cause.command or match.cause.look
+    return match.cause.vague and (by_type or not leads_on)
 
 
 def site_of(exception: LoggedException, sites: RaiseSites) -> FoundSite | None:

@@ -25,6 +25,11 @@ def operand(text: str) -> str | None:
     return shlex.quote(text) if is_operand(text) else None
 
 
+def sed_pattern(text: str) -> str:
+    """For the left side of sed's `s/../../`: nothing but itself."""
+    return re.sub(r"([\\/.*\[\]^$])", r"\\\1", text)
+
+
 def own_command(text: str) -> str | None:
     """A command of Ingot's that stands in a text, each word quoted anew; None where it is another program's, or no
     command at all."""

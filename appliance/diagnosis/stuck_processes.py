@@ -74,7 +74,7 @@ PLACES = (
     _place(r"\bfilelock/|/_?filelock\.py|FileLock|file_baton|FileBaton|^Waits for the lock on ",
            "jit-toolchain", "build-lock", "is waiting for a lock that another process holds or left behind",
            Fix(text="End other engines that are compiling. If there are none, delete the lock files in the cache "
-               "folder and start again.", command="find ~/.cache ~/.triton -name '*.lock' -print")),
+               "folder and start again.", look="find ~/.cache ~/.triton -name '*.lock' -print")),
     _place(r"flashinfer/jit|deep_gemm/jit|cpp_extension\.py|_run_ninja_build|tilelang/jit|make_cubin"
            r"|triton/(?:compiler|backends|runtime/(?:jit|build))",
            "jit-toolchain", "compiling", "is compiling kernels", _MORE_TIME,
@@ -100,15 +100,15 @@ PLACES = (
                patch={"vllm.environment.NCCL_P2P_DISABLE": "1", "vllm.extra-args.disable-custom-all-reduce": True})),
     _place(r"safetensors|weight_utils|weights_iterator|load_weights|torch/serialization|\bread \(|readinto|mmap",
            "host", "slow-storage", "is reading the weights from disk",
-           Fix(text="Check the disk or the network mount; copy the model to a local disk.", command="iostat -x 1 3")),
+           Fix(text="Check the disk or the network mount; copy the model to a local disk.", look="iostat -x 1 3")),
     _place(r"ray/(?:_private|worker|util|experimental)|placement_group",
            "multi-node", "waits-for-ray", "is waiting for Ray",
-           Fix(text="Check that every host has joined and has its GPUs free.", command="ray status")),
+           Fix(text="Check that every host has joined and has its GPUs free.", look="ray status")),
     _place(r"cuda\w{0,40}Synchronize|torch/cuda.{0,60}synchronize|synchronize \(|cuCtxSynchronize|cuda_?graph"
            r"|^Waits for the GPU ",
            "hang", "gpu-does-not-finish", "is waiting for a step on the GPU that does not finish",
            Fix(text="Run without CUDA graphs and let the engine choose its backends; look for Xid lines.",
-               patch={"enforce-eager": True, "backends": None}, command="dmesg -T | grep -i -e xid -e nvrm"),
+               patch={"enforce-eager": True, "backends": None}, look="dmesg -T | grep -i -e xid -e nvrm"),
            weak=True),
     _place(r"^Waits for the file ",
            "host", "waits-for-file", "is waiting for a file",
@@ -176,10 +176,10 @@ def fix_of(stuck: Stuck, stacks: str) -> Fix:
     pid = int(holder)
     if pid == 1 or holder in {process.pid for process in parse(stacks[:MAX_STACKS]).processes}:
         return stuck.place.fix
-    return Fix(
-        text=f"Process {pid} holds the lock. If it is not compiling, end it and start again.",
-        command=f"kill {pid}" if _has_open(pid, path.removeprefix(AWAITED)) else f"ps -fp {pid}",
-    )
+    text = f"Process {pid} holds the lock. If it is not compiling, end it and start again."
+    if _has_open(pid, path.removeprefix(AWAITED)):
+        return Fix(text=text, command=f"kill {pid}")
+    return Fix(text=text, look=f"ps -fp {pid}")
 
 
 def _has_open(pid: int, path: str) -> bool:

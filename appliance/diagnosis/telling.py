@@ -33,6 +33,7 @@ from appliance.diagnosis.blamed_setting import (
     UNRECOGNISED,
     corrected,
     with_condition,
+    with_forced,
     with_import,
     with_origin,
     with_override,
@@ -131,12 +132,14 @@ def known(
         family=cause.family,
         cause=cause.name,
         evidence=shown(evidence),
-        fix=corrected(
-            cause.fix_for(groups, settings.groups), groups, exceptions[0].text if exceptions else "", settings
+        fix=settings.without_idle(
+            corrected(
+                cause.fix_for(groups, settings.groups), groups, exceptions[0].text if exceptions else "", settings
+            )
         ),
     )
     said = "\n".join(exception.text for exception in exceptions) or message
-    found = with_mending(found, cause, groups, settings, said)
+    found = with_forced(with_mending(found, cause, groups, settings, said), settings)
     if cause.name in IMPORT_CAUSES:
         return with_import(found, message, settings)
     if cause.family != SETTINGS_FAMILY:
@@ -145,7 +148,8 @@ def known(
     named = with_origin(found, message, settings)
     if named == found and cause.name in GENERAL_CAUSES:
         return next((v for e in exceptions if (v := with_variable(found, e, settings)) != found), found)
-    return named if cause.patch is None or named.fix == found.fix or _is_narrower(named.fix, cause.patch) else found
+    patch = found.fix.patch if found.fix is not None else None
+    return named if patch is None or named.fix == found.fix or _is_narrower(named.fix, patch) else found
 
 
 def unknown(
@@ -270,7 +274,7 @@ def _own_bug(exception: LoggedException) -> Diagnosis:
         fix=Fix(
             text="Your settings are not the cause. Please report it, and attach the launch's export: its page has a "
             "button for it, and this command writes the latest launch's.",
-            command=EXPORT,
+            look=EXPORT,
         ),
     )
 

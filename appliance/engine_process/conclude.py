@@ -114,9 +114,10 @@ def _read_log(end: End, launch: LaunchJournal, seen: Seen) -> tuple[str | None, 
 
 def _offered(diagnosis: Diagnosis, launch: LaunchJournal, check: Check) -> Diagnosis:
     """Blocking."""
-    from appliance.engine_process.offered_fix import with_offered_fix  # late, as the diagnosis
+    from appliance.engine_process.offered_fix import with_offered_fix, with_start_again  # late, as the diagnosis
 
-    return with_offered_fix(diagnosis, launch.document, check)
+    again = with_start_again(diagnosis, launch.record.profile, launch.record.revision)
+    return with_offered_fix(again, launch.document, check)
 
 
 def _as_fatal(error: BaseException | None) -> Fatal | None:

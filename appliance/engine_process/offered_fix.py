@@ -1,20 +1,39 @@
 """A fix as it can be offered for a launch: its patch changes something, concerns the launch's engine, and preflight
-lets the changed profile start."""
+lets the changed profile start. Where nothing is wrong with the launch itself, it is started again."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from appliance.diagnosis.shell_words import is_operand
 from appliance.engines import ENGINES, engine_named
 from appliance.profile import document as documents
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Diagnosis, Finding, Fix, Severity
 
+# What somebody, or something, did to the launch from outside: nothing else has to change.
+FROM_OUTSIDE = (
+    ("host", "killed-from-outside"),
+    ("host", "ended-on-request"),
+    ("hang", "stopped"),
+)
 Check = Callable[[dict[str, Any]], Sequence[Finding]]
 """Blocking: what preflight finds of a document."""
+
+
+def with_start_again(diagnosis: Diagnosis, profile: str, revision: str) -> Diagnosis:
+    """With the command that starts this revision again, where that is what mends it. A launch from a file has no
+    revision."""
+    fix = diagnosis.fix
+    outside = (diagnosis.family, diagnosis.cause) in FROM_OUTSIDE
+    if fix is None or fix.command or not outside or not (is_operand(profile) and is_operand(revision)):
+        return diagnosis
+    command = shlex.join(("ingot", "profile", "activate", profile, "--revision", revision, "--now"))
+    return msgspec.structs.replace(diagnosis, fix=msgspec.structs.replace(fix, command=command))
 
 
 def with_offered_fix(diagnosis: Diagnosis, document: Mapping[str, Any], check: Check) -> Diagnosis:

@@ -122,6 +122,8 @@ def _show_finding(console: Console, finding: Finding) -> None:
             _show_line(console, 16, Text(f"remove {key}" if value is None else f"{key}: {value}", "green"))
         if finding.fix.command:
             _show_line(console, 16, Text(f"$ {finding.fix.command}", "green"))
+        if finding.fix.look:
+            _show_line(console, 9, Text.assemble(("To see more: ", "dim"), f"$ {finding.fix.look}"))
 
 
 def _show_line(console: Console, indent: int, text: Text) -> None:

@@ -14,6 +14,7 @@ from appliance.hardware.device import DeviceError
 from appliance.preflight.context import CheckResult, PreflightContext, Report
 from appliance.preflight.engine_subjects import subject_of
 from appliance.preflight.registry import CHECKS, ENVIRONMENT, LIBRARIES, MACHINE, MODEL, Check
+from appliance.preflight.restored import with_restoring
 from appliance.preflight.subject import Subject
 from appliance.profile.schema import ProfileError
 from appliance.profile.shown import plain
@@ -82,16 +83,18 @@ def _run_one(check: Check, subject: Subject) -> list[Finding]:
         found.append(error.finding())
     except OSError as error:  # a folder that changes, or may not be read, while it is looked at
         found.append(_unreadable(check, error))
-    return [_writable(finding) for finding in found]
+    folder = _as_far_as_told(lambda: subject.folder) if check.group == MODEL else None
+    told = found if folder is None else with_restoring(found, folder)
+    return [_writable(finding) for finding in told]
 
 
 # What to do of an error by its number.
 _MENDS: Final = {
     errno.EACCES: Fix(text="Give this user read access and try again."),
     errno.EPERM: Fix(text="Give this user read access and try again."),
-    errno.EMFILE: Fix(text="Raise this process's limit of open files and try again.", command="ulimit -n"),
-    errno.ENFILE: Fix(text="The machine has too many open files. Raise its limit.", command="sysctl fs.file-max"),
-    errno.EIO: Fix(text="The disk is failing. The kernel log shows more.", command="sudo dmesg"),
+    errno.EMFILE: Fix(text="Raise this process's limit of open files and try again.", look="ulimit -n"),
+    errno.ENFILE: Fix(text="The machine has too many open files. Raise its limit.", look="sysctl fs.file-max"),
+    errno.EIO: Fix(text="The disk is failing. The kernel log shows more.", look="sudo dmesg"),
     errno.ESTALE: Fix(text="The file server is gone or the folder changed. Mount it again."),
 }
 _ANY: Final = Fix(text="Try again; the file may have been changing. If it happens again, check the kernel log.")

@@ -53,6 +53,7 @@ def verdict(failed: Sequence[LaunchRecord]) -> Diagnosis | None:
             text=_remedy(last),
             patch=last.fix.patch if last and last.fix else None,
             command=last.fix.command if last and last.fix else None,
+            look=last.fix.look if last and last.fix else None,
         ),
     )
 

@@ -17,6 +17,7 @@ from appliance.engine_process.child import Child
 from appliance.engine_process.conclude import End
 from appliance.engine_process.deadlines import STEP_LIMITS_S
 from appliance.engine_process.engine_launch import FATAL_GRACE_S, EngineLaunch
+from appliance.engine_process.errors import NotListeningError
 from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engine_process.probe import ProbeError
 from appliance.engine_process.socket_folder import make_socket_folder
@@ -109,9 +110,11 @@ class VllmLaunch(EngineLaunch):
         try:
             await self._self_test(plan.profile.served_model_name)
             self.served = await self._ask_what_is_served(plan)
-        except (UpstreamGoneError, TimeoutError) as error:
-            await asyncio.sleep(FATAL_GRACE_S)  # its end, or its last exception, says more than this
-            raise SelfTestError(f"self-test: vLLM: {error or 'no answer in time'}") from error
+        except UpstreamGoneError as error:
+            raise NotListeningError(f"self-test: vLLM: {error}") from error  # why it ended, its log says
+        except TimeoutError as error:
+            await asyncio.sleep(FATAL_GRACE_S)  # its last exception says more than this
+            raise SelfTestError("self-test: vLLM: no answer in time") from error
         self._do(self._watch_load())
         self._ready()
 
@@ -127,9 +130,11 @@ class VllmLaunch(EngineLaunch):
         try:
             with self._own.asking():
                 await self._asker.ask(1, timeout_s=2 * self.probe_limit_s())
-        except (UpstreamGoneError, TimeoutError) as error:
+        except UpstreamGoneError as error:
+            raise NotListeningError(f"vLLM: {error}") from error  # why it ended, its log says
+        except TimeoutError as error:
             await asyncio.sleep(FATAL_GRACE_S)  # as above
-            raise ProbeError(f"vLLM: {error or 'no answer in time'}") from error
+            raise ProbeError("vLLM: no answer in time") from error
         except SelfTestError as error:
             raise ProbeError(str(error)) from error
 

@@ -62,7 +62,8 @@ class EngineControlError(Exception):
         fix = self.finding.fix
         if fix is None:
             return ""
-        return f"{fix.text} (`{fix.command}`)" if fix.command else fix.text
+        command = fix.command or fix.look
+        return f"{fix.text} (`{command}`)" if command else fix.text
 
 
 @runtime_checkable

@@ -156,7 +156,7 @@ def problem_of(text: str, container: str) -> Finding:
         id="docker-refused",
         severity=Severity.ERROR,
         message=f"Docker reported an error for the container {container}: {text}.",
-        fix=Fix(text="Check its settings and its last error.", command=f"docker inspect {container}"),
+        fix=Fix(text="Check its settings and its last error.", look=f"docker inspect {container}"),
     )
 
 

@@ -14,7 +14,7 @@ NO_MEMORY: Final = Finding(
     id="out-of-memory",
     severity=Severity.ERROR,
     message="The machine ran out of memory and the kernel killed the engine.",
-    fix=Fix(text="End other programs, or choose a profile that needs less memory.", command="free -g"),
+    fix=Fix(text="End other programs, or choose a profile that needs less memory.", look="free -g"),
 )
 KILLED: Final = Finding(
     id="engine-killed",

@@ -15,11 +15,11 @@ from appliance.bundle.copying import Copier, Progress, Report
 from appliance.bundle.errors import BundleError
 from appliance.bundle.install import install_models, only_one
 from appliance.bundle.trust import trusted_keys
+from appliance.checkpoint.import_record import write_record
 from appliance.home import Home
 from console.models import plain
 from console.models.arrivals import Offer, Row
 from console.models.leftovers import RENAMED, incoming
-from console.models.standing import write_record
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,11 @@ class Order(ABC):
     def run(self, report: Report, stop: threading.Event) -> None:
         """Run until done or `stop` is set; `report` receives the progress."""
 
-    def _record(self, name: str, digests: dict[str, str]) -> None:
+    def _record(self, name: str, there: str, digests: dict[str, str]) -> None:
+        """`there` is the model's name where it came from."""
         folder = self.home.models / name
         with contextlib.suppress(OSError):  # the model is complete without it; only comparing it takes longer
-            write_record(folder, digests, source=self.source, signed_by=self.signed_by, author=self.author)
+            write_record(folder, digests, source=self.source, name=there, signed_by=self.signed_by, author=self.author)
 
 
 class BundleOrder(Order):
@@ -77,7 +78,7 @@ class BundleOrder(Order):
         else:
             self._install_renamed(report, stop)
         for offer, name in zip(self.offers, self.models, strict=True):
-            self._record(name, offer.digests)
+            self._record(name, offer.name, offer.digests)
 
     def _install(self, folder: Path, report: Report, stop: threading.Event) -> None:
         install_models(self.path, folder, trusted_keys(self.home), self.held, report, stop)
@@ -109,7 +110,7 @@ class FolderOrder(Order):
 
     def run(self, report: Report, stop: threading.Event) -> None:
         (name,) = self.models
-        self._record(name, plain.copy_folder(self.path, self.home.models / name, report, stop))
+        self._record(name, self.path.name, plain.copy_folder(self.path, self.home.models / name, report, stop))
 
 
 class Comparison(Order):
@@ -135,4 +136,4 @@ class Comparison(Order):
                         f"the installed {offer.name} differs from the one on the USB drive, in {name}; import it under "
                         "another name",
                     )
-        self._record(offer.name, digests)
+        self._record(offer.name, offer.name, digests)

@@ -15,6 +15,7 @@ from typing import Any
 from appliance.checkpoint.config import read_architecture, read_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.folder import BUNDLED_FOLDER, locate
+from appliance.checkpoint.import_record import RECORD, Record, read_record
 from appliance.checkpoint.json_file import read_object
 from appliance.checkpoint.safetensors import DTYPE_BITS, read_index
 from appliance.hardware.host import read_host
@@ -25,7 +26,6 @@ from appliance.preflight.registry import CHECKS
 from appliance.preflight.runner import run
 from appliance.profile.schema import BUNDLED_MODEL
 from appliance.protocol import Finding, Severity
-from console.models.standing import RECORD, Record, read_record
 
 MODEL_CHECKS = frozenset({"model-folder", "config", "architecture", "weights", "tokenizer", "chat-template"})
 """The preflight checks about the model alone, whatever profile runs it."""

@@ -1,51 +1,13 @@
-"""Compares a model to be imported with what the models folder has under its name; and the record that an import leaves
-in the model's folder, so that comparing does not need to read the weights again."""
+"""Compares a model to be imported with what the models folder has under its name: by the record of its import, without
+reading the weights again."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
-from appliance.home import read_file, write_atomically
-
-RECORD = ".ingot-import.json"
-RECORD_BYTES = 16 << 20
-
-
-class RecordedFile(msgspec.Struct, frozen=True):
-    size: int
-    modified_ns: int
-    sha256: str
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model came from. `signed_by` is empty if it was not signed."""
-
-    source: str
-    signed_by: str
-    author: str
-    imported: float
-    files: dict[str, RecordedFile]
-
-
-def write_record(folder: Path, digests: Mapping[str, str], *, source: str, signed_by: str, author: str) -> None:
-    files = {}
-    for name, digest in digests.items():
-        status = (folder / name).stat()
-        files[name] = RecordedFile(status.st_size, status.st_mtime_ns, digest)
-    record = Record(source=source, signed_by=signed_by, author=author, imported=time.time(), files=files)
-    write_atomically(folder / RECORD, msgspec.json.encode(record), mode=0o644)
-
-
-def read_record(folder: Path) -> Record | None:
-    try:
-        return msgspec.json.decode(read_file(folder / RECORD, RECORD_BYTES), type=Record)
-    except (OSError, msgspec.MsgspecError):
-        return None
+from appliance.checkpoint.import_record import read_record
 
 
 def standing(models: Path, name: str, sizes: Mapping[str, int], digests: Mapping[str, str]) -> str:
@@ -63,9 +25,9 @@ def standing(models: Path, name: str, sizes: Mapping[str, int], digests: Mapping
     record = read_record(folder)
     if record is None or not digests:
         return "alike"
-    for file, status in present.items():
+    for file in present:
         known = record.files.get(file)
-        if known is None or (known.size, known.modified_ns) != (status.st_size, status.st_mtime_ns):
+        if known is None or not known.is_that_of(folder / file):
             return "alike"
         if known.sha256 != digests[file]:
             return "taken"

@@ -209,6 +209,8 @@ def _findings(out: Console, findings: Sequence[Finding]) -> None:
             out.print(f"    {finding.fix.text}")
             if finding.fix.command:
                 out.print(f"    $ {finding.fix.command}")
+            if finding.fix.look:
+                out.print(f"    To see more: $ {finding.fix.look}")
 
 
 def _problems(out: Console, problems: Sequence[Problem]) -> None:

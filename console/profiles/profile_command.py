@@ -30,9 +30,22 @@ Exit status:
   4  requests are running: nothing was changed; add --when-finished or --now
 """
 
+
+class Revision(click.ParamType[int]):
+    """A revision's number, with or without the r that pages and launches write before it."""
+
+    name = "revision"
+
+    def convert(self, value: str | int, parameter: click.Parameter | None, context: click.Context | None) -> int:
+        digits = str(value).removeprefix("r")
+        if not digits.isdecimal():
+            self.fail(f"{value!r} is not a revision. Give its number, such as 7 or r7.", parameter, context)
+        return int(digits)
+
+
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 revision_option = click.option(
-    "-r", "--revision", metavar="N", type=int, help="Revision N (such as 7 or r7) instead of the latest."
+    "-r", "--revision", metavar="N", type=Revision(), help="Revision N (such as 7 or r7) instead of the latest."
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from tests.bench.faults.places import PLACES
 from tests.bench.truth import FAULTS, MANY
 from tests.bench.truth_log import LogClock
 from tests.bench.truth_page import says, text_of
-from tests.bench.truth_run import ADDED, hooked
+from tests.bench.truth_run import write_wrapper
 from tests.running import wait_for
 
 HEALTHY = "(APIServer pid=1) WARNING 11-20 [system_utils.py:255] This can cause errors like `OSError: [Errno 24]`."
@@ -35,15 +34,15 @@ def test_a_sites_wrapper_adds_its_flags_to_serve_alone(tmp_path: Path) -> None:
     vllm = tmp_path / "vllm"
     vllm.write_text(f"#!{sys.executable}\nimport os, sys\nprint(sys.argv[1:], os.environ.get('VLLM_ODD'))\n")
     vllm.chmod(0o755)
-    wrapper = hooked(str(vllm), tmp_path / "wrapped", tmp_path)
-    (tmp_path / ADDED).write_text(json.dumps({"added": ["--odd=1"], "variables": {"VLLM_ODD": "2"}}))
+    wrapper = tmp_path / "wrapped" / "vllm"
 
     def said(*arguments: str) -> str:
         return subprocess.run([wrapper, *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
+    write_wrapper(wrapper, str(vllm), ["--odd=1"], {"VLLM_ODD": "2"})
     assert said("serve", "/m") == "['serve', '/m', '--odd=1'] 2"
     assert said("--version") == "['--version'] None"
-    (tmp_path / ADDED).unlink()
+    write_wrapper(wrapper, str(vllm))
     assert said("serve", "/m") == "['serve', '/m'] None"
 
 

@@ -32,6 +32,7 @@ NEVER_S = 3600.0
 PREFLIGHT_GOAL_S = 2.0
 EXCEPTION_GOAL_S = 2.0
 STOPPED_GOAL_S = 20.0
+FIX_GOAL = 0.8
 SAID_WIDTH = 90
 ORDER = ("saving", "preflight", "start", "serving")
 
@@ -42,6 +43,7 @@ def main() -> int:
     parser.add_argument("--told", action="append", default=[], choices=ORDER, help="rows that are told there")
     parser.add_argument("--engine", choices=("native", "vllm"), help="rows of one engine")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the log of every launch there")
+    parser.add_argument("--mend", action="store_true", help="do what each launch's fix says, and start it again")
     parser.add_argument("--no-bare", action="store_true", help="do not time vLLM by itself")
     options = parser.parse_args()
     exit_on_term()
@@ -64,7 +66,7 @@ def main() -> int:
     for name, place in PLACES.items():
         here = [fault for fault in runnable if fault.place == name]
         try:
-            results += run_place(place, here, vllm, options.logs) if here else []
+            results += run_place(place, here, vllm, options.logs, mend=options.mend) if here else []
         except Unavailable as error:
             print(f"Skipped {', '.join(fault.name for fault in here)}: {error}", flush=True)
     bare: dict[str, float] = {}
@@ -91,6 +93,8 @@ def figures(results: list[Result], bare: dict[str, float]) -> list[Figure]:
     found = [
         Figure("failures", "failures provoked", [len(results)], MANY, "", at_least=True),
         Figure("told_right", "failures told right", [right], len(results), "", at_least=True),
+        *mended(later),
+        *mended_before([result for result in results if result.fault.told == "preflight"]),
         *shown_alone(later),
         *most("told_in_preflight_s", "Activate to the cause, of what preflight tells", refused, PREFLIGHT_GOAL_S),
         *most("after_exception_s", "first exception, or the end, to the cause", raised, EXCEPTION_GOAL_S),
@@ -103,6 +107,29 @@ def figures(results: list[Result], bare: dict[str, float]) -> list[Figure]:
         found.append(Figure("beside_bare_ingot_s", "Activate to the cause, of those", [o for o, _ in ended], None))
         found.append(Figure("beside_bare_vllm_s", "vLLM alone, start to its error", [t for _, t in ended], None))
     return found
+
+
+def mended(later: list[Result]) -> list[Figure]:
+    """The share of the launches whose diagnosis carries a patch that preflight accepts, or a command that mends; and,
+    where it was tried, of those that served with it."""
+    carrying = [bool(result.mends) for result in later]
+    tried = [result.served for result in later if result.served is not None]
+    found: list[Figure] = []
+    if carrying:
+        share = sum(carrying) / len(carrying)
+        what = f"with a patch or a command that mends, of {len(carrying)} launches"
+        found.append(Figure("launches_with_a_fix", what, [share], FIX_GOAL, "", at_least=True))
+    if tried:
+        found.append(Figure("served_when_mended", f"served with it, of {len(tried)} tried", [sum(tried)], None, ""))
+    return found
+
+
+def mended_before(refused: list[Result]) -> list[Figure]:
+    """The same of what preflight refuses, beside it: most of that is a machine's or a model's."""
+    if not refused:
+        return []
+    share = sum(bool(result.mends) for result in refused) / len(refused)
+    return [Figure("refusals_with_a_fix", f"the same of what preflight refused, {len(refused)}", [share], None, "")]
 
 
 def shown_alone(later: list[Result]) -> list[Figure]:
@@ -118,15 +145,22 @@ def shown_alone(later: list[Result]) -> list[Figure]:
 
 
 def print_table(results: list[Result], bare: dict[str, float]) -> None:
-    print("| failure | engine | told in | Ingot's words | Ingot | after the first exception | vLLM alone |")
-    print("| --- | --- | --- | --- | ---: | ---: | ---: |")
+    print("| failure | engine | told in | Ingot's words | fix | Ingot | after the first exception | vLLM alone |")
+    print("| --- | --- | --- | --- | --- | ---: | ---: | ---: |")
     for result in sorted(results, key=lambda result: ORDER.index(result.fault.told)):
         fault = result.fault
         said = result.said if len(result.said) <= SAID_WIDTH else f"{result.said[: SAID_WIDTH - 3]}..."
         said = said.replace("|", "\\|") + (" **(wrong)**" if result.wrong else "")
-        cells = [fault.name, fault.engine, fault.told, said, seconds(result.seconds), after(result), alone(fault, bare)]
+        cells = [fault.name, fault.engine, fault.told, said, fix(result), seconds(result.seconds), after(result),
+                 alone(fault, bare)]  # fmt: skip
         print(f"| {' | '.join(cells)} |")
     print(flush=True)
+
+
+def fix(result: Result) -> str:
+    looks = result.fix is not None and result.fix.look is not None
+    kind = result.mends or ("looks" if looks else "")
+    return kind if result.served is None else f"{kind}, {'served' if result.served else 'did not serve'}"
 
 
 def seconds(value: float | None) -> str:

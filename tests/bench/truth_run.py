@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,9 @@ from appliance.protocol import Finding, Fix, LaunchRecord, Severity, State
 from tests.bench.faults.fault import Fault
 from tests.bench.faults.places import HOOK, Place
 from tests.bench.faults.scene import Scene
-from tests.bench.faults.spoiling import write_model
+from tests.bench.faults.spoiling import as_imported, write_model
 from tests.bench.truth_log import LogClock
+from tests.bench.truth_mend import serves_with
 from tests.bench.truth_page import Visitor, says, text_of
 from tests.diagnosis.last_exception import last_exception
 from tests.running import Appliance, appliance, wait_for
@@ -33,15 +33,14 @@ ENDED = (State.FAILED, State.HUNG, State.STOPPED)
 LAST_WORD_S = 5.0
 # vLLM alone takes 40 s to serve on two idle processors.
 PATIENCE_S = {"native": 60.0, "vllm": 240.0}
-# Among the hooks: what the wrapper around vLLM adds.
-ADDED = "added.json"
 
 
 @dataclass(frozen=True)
 class Result:
     """`seconds` from Activate to the cause on the page, `after` from the first exception, or from what was done to a
     launch that left none; None where it was never told. `wrong` says what was not right, `said` what Ingot said, and
-    `shown` whether the last exception of its log would have said the decisive words; None where there was no log."""
+    `shown` whether the last exception of its log would have said the decisive words; None where there was no log.
+    `fix` is the one that was offered, and `served` whether the launch came up with it; None where it was not tried."""
 
     fault: Fault
     seconds: float | None
@@ -49,17 +48,31 @@ class Result:
     said: str
     wrong: list[str] = field(default_factory=list)
     shown: bool | None = None
+    fix: Fix | None = None
+    served: bool | None = None
+
+    @property
+    def mends(self) -> str:
+        """How its fix mends it: by a patch that preflight accepts, or a command. Empty where it is told in words, or by
+        a command that only looks."""
+        if self.fix is None:
+            return ""
+        return "patch" if self.fix.patch else "command" if self.fix.command else ""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """An appliance that runs, somebody signed in, where its hooks are and where the logs of its launches are to go."""
+    """An appliance that runs, somebody signed in, where its hooks are and where the logs of its launches are to go; the
+    `vllm` that its wrapper starts, and where its drives are mounted."""
 
     running: Appliance
     visitor: Visitor
     variables: dict[str, str]
     hooks: Path
     logs: Path | None
+    mend: bool
+    vllm: str
+    media: Path
 
     @property
     def home(self) -> Home:
@@ -70,16 +83,24 @@ class Stage:
         return Scene(self.running, self.visitor.engine, launch, model, self.hooks, fault.engine)
 
 
-def run_place(place: Place, faults: Sequence[Fault], vllm: str, logs: Path | None) -> list[Result]:
-    """Raises Unavailable where there cannot be such a place."""
+def run_place(
+    place: Place, faults: Sequence[Fault], vllm: str, logs: Path | None, *, mend: bool = False
+) -> list[Result]:
+    """`mend`: what a launch's fix says is done, and it is started again. Raises Unavailable where there cannot be such
+    a place."""
     with place.home() as folder:
         hooks = folder.parent / "hooks"
         hooks.mkdir()
-        variables = {"FAULT_HOOKS": str(hooks), "PYTHONPATH": str(HOOK), **place.variables}
+        media = folder.parent / "media"
+        variables = {
+            "FAULT_HOOKS": str(hooks), "PYTHONPATH": str(HOOK), "INGOT_MEDIA": str(media), **place.variables
+        }  # fmt: skip
         if vllm:
-            variables["INGOT_VLLM"] = str(hooked(vllm, folder.parent / "vllm", hooks))
+            wrapper = folder.parent / "vllm" / "bin" / "vllm"
+            write_wrapper(wrapper, vllm)
+            variables["INGOT_VLLM"] = str(wrapper)
         with appliance(folder, variables) as running:
-            stage = Stage(running, Visitor(running), variables, hooks, logs)
+            stage = Stage(running, Visitor(running), variables, hooks, logs, mend, vllm, media)
             running.wait_until(lambda state: state["state"] in SETTLED, "the first launch has settled", 120)
             try:
                 return [run_one(stage, fault, number) for number, fault in enumerate(faults)]
@@ -88,26 +109,28 @@ def run_place(place: Place, faults: Sequence[Fault], vllm: str, logs: Path | Non
 
 
 WRAPPER = """\
-import json, os, sys
-from pathlib import Path
+{python}
+import os
+import sys
 
 os.environ["PYTHONPATH"] = {hook!r}
-added = Path({hooks!r}, {ADDED!r})
-given = json.loads(added.read_text()) if added.exists() and sys.argv[1:2] == ["serve"] else {{}}
-os.environ.update(given.get("variables", {{}}))
-os.execv({vllm!r}, [{vllm!r}, *sys.argv[1:], *given.get("added", ())])
+added = []
+if sys.argv[1:2] == ["serve"]:
+    added += [{added}]
+{variables}
+os.execv({vllm!r}, [{vllm!r}, *sys.argv[1:], *added])
 """
 
 
-def hooked(vllm: str, prefix: Path, hooks: Path) -> Path:
-    """vLLM's command with the hooks on its path, which Ingot keeps its own environment's from, and with what a site's
-    own wrapper would add."""
+def write_wrapper(program: Path, vllm: str, added: Sequence[str] = (), variables: Mapping[str, str] = {}) -> None:
+    """vLLM's command as a site may have its own: with the hooks on its path, which Ingot keeps its own environment's
+    from, and with these flags and variables for what serves."""
+    program.parent.mkdir(parents=True, exist_ok=True)
     first, *_ = Path(vllm).read_text().splitlines()
-    program = prefix / "bin" / "vllm"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"{first}\n{WRAPPER.format(hook=str(HOOK), hooks=str(hooks), ADDED=ADDED, vllm=vllm)}")
+    items = ", ".join(map(repr, added))
+    lines = "\n".join(f"    os.environ[{name!r}] = {value!r}" for name, value in variables.items())
+    program.write_text(WRAPPER.format(python=first, hook=str(HOOK), added=items, variables=lines, vllm=vllm))
     program.chmod(0o755)
-    return program
 
 
 def run_one(stage: Stage, fault: Fault, number: int) -> Result:
@@ -115,6 +138,8 @@ def run_one(stage: Stage, fault: Fault, number: int) -> Result:
     path = fault.path if fault.path != "model" else name
     if fault.path == "model":
         write_model(stage.home.models / name)
+    if fault.path == "model" and not fault.by_hand:
+        as_imported(stage.home.models / name, stage.media)
     if fault.model is not None:
         fault.model(stage.home.models / path)
     document = documents.apply_patch({"schema": 1, "name": name, "model": {"path": path}}, _keys(fault))
@@ -123,13 +148,29 @@ def run_one(stage: Stage, fault: Fault, number: int) -> Result:
     model = str(stage.home.models / path)
     added = [part.replace("{model}", model) for part in fault.added]
     variables = {name: value.replace("{model}", model) for name, value in fault.variables.items()}
-    (stage.hooks / ADDED).write_text(json.dumps({"added": added, "variables": variables}))
-    result = _refused(stage, fault, document) if fault.told in ("saving", "preflight") else _run(stage, fault, document)
+    if stage.vllm:
+        write_wrapper(Path(stage.variables["INGOT_VLLM"]), stage.vllm, added, variables)
+    if fault.told in ("saving", "preflight"):
+        result = _refused(stage, fault, document)
+    else:
+        result = _run(stage, fault, document)
+        if stage.mend and result.fix is not None:
+            result = replace(result, served=_serves_with(stage, fault, document, result.fix))
     result = replace(result, said=result.said.replace(str(stage.running.home), "$INGOT_HOME"))
     print(f"{'WRONG' if result.wrong else 'right'}  {fault.engine:6}  {fault.name}: {result.said[:160]}", flush=True)
     for wrong in result.wrong:
         print(f"       {wrong}", flush=True)
+    if result.mends:
+        done = {None: "not tried", True: "it served", False: "it did not serve"}[result.served]
+        print(f"       {result.mends}: {result.fix.patch or result.fix.command}; {done}", flush=True)
     return result
+
+
+def _serves_with(stage: Stage, fault: Fault, document: dict[str, Any], fix: Fix) -> bool | None:
+    limit_s = PATIENCE_S[fault.engine]
+    served = serves_with(fix, document, stage.running, stage.visitor, stage.variables, limit_s)
+    _settle(stage)
+    return served
 
 
 def _keys(fault: Fault) -> dict[str, Any]:
@@ -175,7 +216,7 @@ def _refused(stage: Stage, fault: Fault, document: dict[str, Any]) -> Result:
     else:
         said = found.message
         wrong += _judge_finding(stage, fault, document, found)
-    return Result(fault, None if wrong else taken, None, said, wrong)
+    return Result(fault, None if wrong else taken, None, said, wrong, fix=found.fix if found is not None else None)
 
 
 def _judge_finding(stage: Stage, fault: Fault, document: dict[str, Any], found: Finding) -> list[str]:
@@ -274,7 +315,8 @@ def _judge_launch(
     if wrong:
         wrong.append(f"its log ends: {' / '.join(log.lines[-3:])[-300:]}")
     shown = says(last_exception(log.lines), expect.words)
-    return Result(fault, told - started if told is not None else None, after, said, wrong, shown)
+    taken = told - started if told is not None else None
+    return Result(fault, taken, after, said, wrong, shown, diagnosis.fix if diagnosis is not None else None)
 
 
 def _broke(record: LaunchRecord) -> float:

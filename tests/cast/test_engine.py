@@ -51,7 +51,7 @@ def test_a_core_with_a_damaged_cast_says_why(workshop: Workshop, casts: dict[str
     found = diagnose(number_lines(fatal.traceback), exit_status=1, fatal=fatal)
     assert found.cause == "cast-unusable"
     assert f"{cast}/manifest.json " in found.summary
-    assert found.fix.command == "ingot verify"
+    assert found.fix.look == "ingot verify"
 
 
 def _all(door: FrontDoor) -> list[object]:

@@ -23,7 +23,11 @@ TOKENIZER = Finding(
     message="The tokenizer is missing: put tokenizer.json into Qwen3-8B.",
     field="model.path",
     value="Qwen3-8B",
-    fix=Fix(text="Copy it from the original repository.", command="cp ORIGINAL/tokenizer.json models/Qwen3-8B/"),
+    fix=Fix(
+        text="Copy it from the original repository.",
+        command="cp ORIGINAL/tokenizer.json models/Qwen3-8B/",
+        look="ls -l models/Qwen3-8B",
+    ),
 )
 CONTEXT = Finding(
     id="context-too-long",

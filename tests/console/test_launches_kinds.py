@@ -129,6 +129,7 @@ async def test_findings_have_a_fix_each_and_one_for_all(client, home):
     assert "was 131072 becomes 40960" in text
     assert "was flashinfer becomes auto (default)" in text
     assert "cp ORIGINAL/tokenizer.json" in text
+    assert text.index("cp ORIGINAL/tokenizer.json") < text.index("ls -l models/Qwen3-8B")
     assert fixes.PLACE in text
     assert fixes.PLACES["docker"] in text
 

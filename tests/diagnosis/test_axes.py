@@ -82,7 +82,7 @@ def test_a_mistake_in_our_own_code_is_called_a_bug(exception: str, place: str) -
     found = told(traceback(exception, CORE, place))
     assert (found.family, found.cause) == ("bug", "own-code")
     assert found.fix is not None
-    assert (found.fix.patch, found.fix.command) == (None, EXPORT)
+    assert (found.fix.patch, found.fix.command, found.fix.look) == (None, None, EXPORT)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from appliance.diagnosis.causes import CATALOGUE, FAMILIES
@@ -247,7 +249,43 @@ def test_only_an_engine_that_can_run_from_a_cast_is_advised_to(engine: str | Non
     assert (found.fix is not None and "cast" in found.fix.text) is cast
 
 
+LOOKING = (
+    "cat", "date", "df", "dmesg", "docker", "find", "free", "getent", "hostname", "ibv_devinfo", "id", "ingot", "iostat",
+    "ip", "journalctl", "kubectl", "last", "ldconfig", "ls", "mount", "nvcc", "nvidia-container-cli", "nvidia-smi",
+    "openssl", "ps", "py-spy", "python", "python3", "ray", "sha256sum", "ss", "timedatectl", "ucx_info", "ulimit",
+    "uname", "which", "gcc", "echo",
+)  # fmt: skip
+CHANGING = ("pip install", "nvidia-smi -c", "-delete", "create", "65536", " > ", "rm ")
+
+
+@pytest.mark.parametrize("look", sorted({cause.look for cause in CATALOGUE if cause.look}))
+def test_what_only_looks_changes_nothing(look: str) -> None:
+    assert {part.split()[0] for part in re.sub(r"'.*?'", "", look).split("; ")} <= set(LOOKING)
+    assert [word for word in CHANGING if word in look] == []
+
+
+@pytest.mark.parametrize("command", sorted({cause.command for cause in CATALOGUE if cause.command}))
+def test_what_mends_does_not_only_look(command: str) -> None:
+    words = command.split()
+    assert words[0] not in set(LOOKING) - {"ingot", "nvidia-smi", "python", "ulimit"}
+
+
 def test_no_fix_is_a_line_for_somebodys_shell() -> None:
     """A variable of the engine's environment belongs into the profile."""
     fixes = [cause.command or "" for cause in CATALOGUE] + [place.fix.command or "" for place in PLACES]
     assert [command for command in fixes if command.startswith(("export ", "set ", "unset "))] == []
+
+
+def test_what_only_makes_the_log_longer_is_no_patch() -> None:
+    keys = {key for cause in CATALOGUE for key in cause.patch or {}}
+    assert [key for key in keys if "DEBUG" in key or "LOGGING" in key or "BLOCKING" in key] == []
+
+
+@pytest.mark.parametrize(("asked", "patch"), [(1 << 30, {"max-model-len": 2048}), (1 << 50, None)])
+def test_what_no_machine_has_is_not_had_by_a_shorter_context(asked: int, patch: dict[str, int] | None) -> None:
+    error = f"RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate {asked} bytes."
+    profile = {"schema": 1, "name": "m", "model": {"path": "m"}, "max-model-len": 4096}
+    found = diagnose(number_lines(error), failed=True, profile=profile)
+    assert (found.cause, found.fix is not None) == ("host-out-of-memory", True)
+    assert found.fix is not None
+    assert found.fix.patch == patch

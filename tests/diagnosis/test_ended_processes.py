@@ -194,8 +194,8 @@ def test_the_system_log_is_read_where_the_process_was_killed() -> None:
     died = msgspec.structs.replace(WORKER_KILLED, time=1_800_000_000.0, out_of_memory=False)
     found = diagnose([], died=died, failed=True)
     assert found.fix is not None
-    assert found.fix.command is not None
-    assert "--since @1799999400 --until @1800000060" in found.fix.command
+    assert found.fix.look is not None
+    assert "--since @1799999400 --until @1800000060" in found.fix.look
 
 
 def test_processes_are_listed_by_time_and_with_who_ended_them() -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 
+from appliance.checkpoint.import_record import write_record
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
 from appliance.diagnosis.named_settings import setting_named
 from appliance.diagnosis.printed_command import changed_command
-from appliance.diagnosis.restoring import restoring_command
+from appliance.diagnosis.restoring import changed_since_import, restoring_command
 from appliance.diagnosis.searchable import Searchable
 from appliance.protocol import Diagnosis
 from tests.diagnosis.test_owner_settings import traceback
@@ -183,7 +187,7 @@ def test_the_one_setting_of_an_owner_is_left_out() -> None:
 
 def test_a_clone_gives_a_file_back(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    assert restoring_command(tmp_path, "a b.json") == (
+    assert restoring_command(tmp_path, ["a b.json"]) == (
         f"git -C {tmp_path} checkout -- 'a b.json' && git -C {tmp_path} lfs pull --include 'a b.json'"
     )
 
@@ -191,13 +195,13 @@ def test_a_clone_gives_a_file_back(tmp_path: Path) -> None:
 def test_the_hubs_cache_knows_its_repository(tmp_path: Path) -> None:
     folder = tmp_path / "models--acme--odd-7b" / "snapshots" / "0a1b"
     folder.mkdir(parents=True)
-    assert restoring_command(folder, "config.json") == (
+    assert restoring_command(folder, ["config.json"]) == (
         f"hf download acme/odd-7b config.json --revision 0a1b --cache-dir {tmp_path} --force-download"
     )
 
 
 def test_of_any_other_folder_it_is_not_known(tmp_path: Path) -> None:
-    assert restoring_command(tmp_path, "config.json") is None
+    assert restoring_command(tmp_path, ["config.json"]) is None
 
 
 def test_a_damaged_file_of_a_clone_is_given_back(tmp_path: Path) -> None:
@@ -206,7 +210,83 @@ def test_a_damaged_file_of_a_clone_is_given_back(tmp_path: Path) -> None:
     log = f"OSError: It looks like the config file at '{tmp_path}/config.json' is not a valid JSON file."
     found = diagnose(number_lines(log), failed=True, model=tmp_path)
     assert found.fix is not None
-    assert found.fix.command == restoring_command(tmp_path, "config.json")
+    assert found.fix.command == restoring_command(tmp_path, ["config.json"])
+
+
+def imported(models: Path, media: Path, how: str) -> Path:
+    """A model as an import leaves it, from a folder on a drive, a bundle or a bundle in parts."""
+    there = media / "ANNA" / "models" / "odd 7b"
+    there.mkdir(parents=True)
+    (there / "config.json").write_text('{"model_type": "odd"}')
+    (there / "model.safetensors").write_bytes(bytes(range(256)) * 8)
+    here = models / "renamed"
+    shutil.copytree(there, here)
+    source = "ANNA/models/odd 7b"
+    if how != "folder":
+        bundle = media / "ANNA" / "odd one.bundle"
+        with tarfile.open(bundle, "w") as tar:
+            tar.add(there, "models/odd 7b")
+        source = "ANNA/odd one.bundle"
+    if how == "parts":
+        data = bundle.read_bytes()
+        for number, part in enumerate((data[:3000], data[3000:]), 1):
+            bundle.with_name(f"{bundle.name}.00{number}").write_bytes(part)
+        bundle.unlink()
+        source += ".001"
+    write_record(
+        here, {file.name: "" for file in here.iterdir()}, source=source, name="odd 7b", signed_by="", author=""
+    )
+    return here
+
+
+@pytest.mark.parametrize("how", ["folder", "bundle", "parts"])
+def test_an_imported_model_comes_back_from_its_drive(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a real shell: a file that was cut, and a folder where one was."""
+    monkeypatch.setenv("INGOT_MEDIA", str(tmp_path / "media"))
+    here = imported(tmp_path / "models", tmp_path / "media", how)
+    whole = {file.name: file.read_bytes() for file in here.iterdir()}
+    assert changed_since_import(here) == ()
+    (here / "config.json").write_text('{"model_')
+    (here / "model.safetensors").unlink()
+    (here / "model.safetensors").mkdir()
+    assert sorted(changed_since_import(here)) == ["config.json", "model.safetensors"]
+    log = "ValueError: Unrecognized model in /m. Should have a `model_type` key in its config.json."
+    found = diagnose(number_lines(log), failed=True, model=here, profile={"schema": 1, "name": "m", "engine": "vllm"})
+    assert (found.family, found.fix is not None) == ("model-config", True)
+    assert found.fix is not None
+    assert found.fix.command is not None
+    subprocess.run(["sh", "-c", found.fix.command], check=True)
+    assert {file.name: file.read_bytes() for file in here.iterdir()} == whole
+
+
+def test_with_weights_that_came_later_a_copy_is_not_enough(tmp_path: Path) -> None:
+    here = imported(tmp_path / "models", tmp_path / "media", "folder")
+    (here / "config.json").unlink()
+    assert restoring_command(here, ["config.json"]) is not None
+    (here / "model.safetensors.index.json").write_text("{}")
+    assert restoring_command(here, ["config.json"]) is None
+
+
+def test_what_did_not_change_is_not_copied_again(tmp_path: Path) -> None:
+    here = imported(tmp_path / "models", tmp_path / "media", "folder")
+    log = "ValueError: Unrecognized model in /m. Should have a `model_type` key in its config.json."
+    found = diagnose(number_lines(log), failed=True, model=here, profile={"schema": 1, "name": "m", "engine": "vllm"})
+    assert found.fix is not None
+    assert found.fix.command is None
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "file"),
+    [("/etc", "m", "passwd"), ("../etc", "m", "passwd"), ("-odd", "m", "a"), ("A", "../..", "a"), ("A", "m", "../a")],
+)
+def test_a_record_names_nothing_outside_the_drive(source: str, name: str, file: str, tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "passwd").touch()
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "passwd").touch()
+    (tmp_path / "m" / "a").touch()
+    write_record(tmp_path / "m", {file: ""}, source=source, name=name, signed_by="", author="")
+    assert restoring_command(tmp_path / "m", [file]) is None
 
 
 def test_a_number_is_raised_to_the_next_that_is_allowed() -> None:
@@ -318,7 +398,7 @@ STARTED = "vllm serve acme/odd-7b --port=1 --tokenizer=/odd/t"
 def test_one_command_mends_a_launch_from_elsewhere(error: str, command: str) -> None:
     found = diagnose(number_lines(f"{GIVEN}\n{error}"), failed=True)
     assert found.fix is not None
-    assert found.fix.command == command
+    assert (found.fix.command or found.fix.look) == command
 
 
 @pytest.mark.parametrize(
@@ -362,7 +442,7 @@ def test_a_folder_that_is_not_the_engines_alone_is_only_looked_at(path: str) -> 
     found = diagnose(number_lines(f"{GIVEN}\nPermissionError: [Errno 13] Permission denied: '{path}'"), failed=True)
     assert found.cause == "cache-not-writable"
     assert found.fix is not None
-    assert found.fix.command == f"id; ls -ld {path}"
+    assert found.fix.look == f"id; ls -ld {path}"
 
 
 def test_a_cache_of_a_launch_of_ingots_is_only_looked_at() -> None:
@@ -370,7 +450,7 @@ def test_a_cache_of_a_launch_of_ingots_is_only_looked_at() -> None:
     line = "PermissionError: [Errno 13] Permission denied: '/odd/.cache/vllm/x'"
     found = diagnose(number_lines(line), failed=True, profile=profile)
     assert found.fix is not None
-    assert found.fix.command == "id; ls -ld /odd/.cache/vllm/x"
+    assert found.fix.look == "id; ls -ld /odd/.cache/vllm/x"
 
 
 OF_THE_LAUNCH = "HF_HUB_OFFLINE=0 hf download acme/odd-7b"
@@ -408,7 +488,7 @@ def test_a_launch_of_ingots_is_not_mended_by_hand(error: str) -> None:
     profile = {"engine": "vllm", "name": "a", "model": {"path": "/m"}}
     found = diagnose(number_lines(f"{GIVEN}\n{error}"), failed=True, profile=profile)
     assert found.fix is not None
-    assert found.fix.command in (None, "python -m pip check")
+    assert found.fix.command is None
 
 
 def test_a_variable_is_unset_where_the_command_is_not_known() -> None:

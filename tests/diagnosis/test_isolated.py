@@ -73,7 +73,7 @@ def test_without_an_answer_the_last_errors_are_reported(
     found = answer.diagnosis
     assert (found.family, found.cause) == (None, None)
     assert found.fix is not None
-    assert found.fix.command is not None
+    assert found.fix.look is not None
     lines = logs.VLLM_WORKERS.split("\n")
     assert [lines[line.number - 1].strip() for line in found.evidence] == [line.text for line in found.evidence]
     assert "Engine core initialization failed" in found.evidence[-1].text

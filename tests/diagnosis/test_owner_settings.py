@@ -147,3 +147,42 @@ def test_a_program_that_cannot_load_its_application_gave_up() -> None:
     found = diagnose(number_lines('ERROR:    Error loading ASGI app. Could not import module "odd_app".\n'))
     assert found.outcome.value == "failed"
     assert "odd_app" in found.summary
+
+
+def test_what_was_forced_counts_before_what_is_computed() -> None:
+    """With so few blocks no share of the memory is large enough."""
+    profile = {
+        "schema": 1, "name": "m", "engine": "vllm", "model": {"path": "m"},
+        "vllm": {"extra-args": {"num-gpu-blocks-override": 1}},
+    }  # fmt: skip
+    error = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
+    found = diagnose(number_lines(error), failed=True, profile=profile)
+    assert (found.cause, found.fix is not None) == ("no-room-for-cache", True)
+    assert found.fix is not None
+    assert found.fix.patch == {"vllm.extra-args.num-gpu-blocks-override": None}
+
+
+def test_the_engine_is_no_package_that_a_setting_asked_for() -> None:
+    """A module of vLLM's that is missing is no reason to choose another engine."""
+    profile = {"schema": 1, "name": "m", "engine": "vllm", "model": {"path": "m"}}
+    error = "ModuleNotFoundError: No module named 'vllm.entrypoints.odd'"
+    found = diagnose(number_lines(error), failed=True, profile=profile)
+    assert found.fix is not None
+    assert found.fix.patch is None
+
+
+@pytest.mark.parametrize(
+    ("load_format", "error"),
+    [
+        ("runai_streamer", "ModuleNotFoundError: No module named 'runai_model_streamer'"),
+        ("sharded_state", "ValueError: Could not find checkpoint files '/m/x', only pre-sharded checkpoints are supported"),
+    ],
+)  # fmt: skip
+def test_a_way_to_load_that_does_not_fit_goes(load_format: str, error: str) -> None:
+    profile = {
+        "schema": 1, "name": "m", "engine": "vllm", "model": {"path": "m"},
+        "vllm": {"extra-args": {"load-format": load_format}},
+    }  # fmt: skip
+    found = diagnose(number_lines(error), failed=True, profile=profile)
+    assert found.fix is not None
+    assert found.fix.patch == {"vllm.extra-args.load-format": None}

@@ -24,13 +24,13 @@ def patch_of(found: Diagnosis) -> dict[str, Any]:
     return dict((found.fix.patch or {}) if found.fix else {})
 
 
-def test_only_what_is_inside_goes() -> None:
-    """The rest of the object stays as it was."""
+def test_what_replaces_an_object_of_the_models_goes_whole() -> None:
+    """Without its type, rope_parameters is none; the rest of the overrides stays as it was."""
     given = json.dumps({"rope_parameters": {"rope_type": "zigzag", "rope_theta": 5000.0}, "hidden_size": 64})
     found = told("ValueError: Unknown RoPE scaling type zigzag", hf_overrides=given)
     assert found.family == "model-config"
     assert "rope_parameters.rope_type" in found.summary
-    assert json.loads(patch_of(found)[OVERRIDES]) == {"rope_parameters": {"rope_theta": 5000.0}, "hidden_size": 64}
+    assert json.loads(patch_of(found)[OVERRIDES]) == {"hidden_size": 64}
 
 
 def test_an_object_that_would_be_empty_goes_as_a_whole() -> None:

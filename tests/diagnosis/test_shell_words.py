@@ -20,7 +20,8 @@ from appliance.diagnosis.restoring import restoring_command
 from appliance.protocol import Fix
 
 PLACES = re.compile(r"\{\w+\}")
-FILLED = [cause for cause in CATALOGUE if PLACES.search(cause.command or "")]
+KINDS = ("command", "look")
+FILLED = [(cause, kind) for cause in CATALOGUE for kind in KINDS if PLACES.search(getattr(cause, kind) or "")]
 # What a shell acts upon outside of quotes, and of it what it acts upon in double quotes, too.
 ACTIVE = frozenset(";&|<>()$`*?[]{}~#!\n\\^")
 IN_DOUBLE_QUOTES = frozenset("$`\\")
@@ -56,7 +57,7 @@ def command_of(error: str, cause: str) -> str | None:
     found = diagnose(number_lines(log), failed=True)
     assert found.cause == cause
     assert found.fix is not None
-    return found.fix.command
+    return found.fix.command or found.fix.look
 
 
 def whole_command_of(command: str) -> str | None:
@@ -65,27 +66,26 @@ def whole_command_of(command: str) -> str | None:
     )
 
 
-@pytest.mark.parametrize("cause", FILLED, ids=lambda cause: cause.name)
-def test_a_row_fills_its_command_with_its_own_groups(cause: Cause) -> None:
+@pytest.mark.parametrize(("cause", "kind"), FILLED, ids=lambda value: getattr(value, "name", value))
+def test_a_row_fills_its_command_with_its_own_groups(cause: Cause, kind: str) -> None:
     """And tells it whole where all of them are known and harmless."""
     groups = dict.fromkeys(groups_of(cause), "odd") | {WHOLE_COMMAND: "ingot odd"}
-    assert cause.command is not None
-    assert cause.fix_for(groups, {}).command == cause.command.format_map(groups)
+    assert getattr(cause.fix_for(groups, {}), kind) == getattr(cause, kind).format_map(groups)
 
 
 @given(st.sampled_from(FILLED), st.data())
-def test_what_was_captured_adds_nothing_that_a_shell_acts_upon(cause: Cause, data: st.DataObject) -> None:
+def test_what_was_captured_adds_nothing_that_a_shell_acts_upon(row: tuple[Cause, str], data: st.DataObject) -> None:
+    cause, kind = row
     groups = {name: data.draw(hostile, name) for name in groups_of(cause)}
     if WHOLE_COMMAND in groups and data.draw(st.booleans()):
         groups[WHOLE_COMMAND] = f"ingot cast {groups[WHOLE_COMMAND]}"
-    made = cause.fix_for(groups, {}).command
+    made, template = getattr(cause.fix_for(groups, {}), kind), getattr(cause, kind)
     if made is None:
         return
     assert made.isprintable()
-    assert cause.command is not None
-    own = iter(active_in(PLACES.sub("", cause.command)))
+    own = iter(active_in(PLACES.sub("", template)))
     assert all(letter in own for letter in active_in(made))  # in this order, less those of the parts left out
-    assert len(shlex.split(made)) <= len(shlex.split(cause.command)) + len(groups.get(WHOLE_COMMAND, "").split())
+    assert len(shlex.split(made)) <= len(shlex.split(template)) + len(groups.get(WHOLE_COMMAND, "").split())
 
 
 @given(hostile)
@@ -93,7 +93,7 @@ def test_what_was_captured_adds_nothing_that_a_shell_acts_upon(cause: Cause, dat
 @example("$(reboot)")
 @example("'/m")
 def test_a_whole_command_is_words(tail: str) -> None:
-    (cause,) = (cause for cause in FILLED if cause.command == f"{{{WHOLE_COMMAND}}}")
+    (cause,) = (cause for cause, _ in FILLED if cause.command == f"{{{WHOLE_COMMAND}}}")
     made = cause.fix_for({**dict.fromkeys(groups_of(cause), "odd"), WHOLE_COMMAND: f"ingot cast {tail}"}, {}).command
     if made is not None:
         assert active_in(made) == []
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_as_words_is_no_command(command: str) -> None:
 
 @pytest.mark.parametrize("command", ["curl odd.example", "sudo ingot cast /m", "A=b ingot cast /m", "", "ingot; cast"])
 def test_a_command_of_another_program_is_not_told(command: str) -> None:
-    (cause,) = (cause for cause in FILLED if cause.command == f"{{{WHOLE_COMMAND}}}")
+    (cause,) = (cause for cause, _ in FILLED if cause.command == f"{{{WHOLE_COMMAND}}}")
     fix: Fix = cause.fix_for({**dict.fromkeys(groups_of(cause), "odd"), WHOLE_COMMAND: command}, {})
     assert fix.command is None
 
@@ -129,16 +129,16 @@ def test_a_value_that_looks_like_an_option_is_left_out() -> None:
 @pytest.mark.parametrize("file", ["-odd.json", "--config=/tmp/odd", "a\nb.json", ""])
 def test_a_file_that_looks_like_an_option_is_not_restored(file: str, tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    assert restoring_command(tmp_path, file) is None
+    assert restoring_command(tmp_path, [file]) is None
 
 
 def test_a_log_with_an_odd_path_is_one_word(tmp_path: Path) -> None:
     log = tmp_path / "a; reboot" / "engine.log"
     fix = without_reading(log, Circumstances(), "within 1 s").diagnosis.fix
     assert fix is not None
-    assert fix.command == shlex.join(("ingot", "diagnose", str(log)))
+    assert fix.look == shlex.join(("ingot", "diagnose", str(log)))
 
 
 def test_a_repository_that_looks_like_an_option_is_not_downloaded(tmp_path: Path) -> None:
-    assert restoring_command(tmp_path / "models---odd--7b" / "snapshots" / "0a1b", "config.json") is None
-    assert restoring_command(tmp_path / "models--odd--7b" / "snapshots" / "-0a1b", "config.json") is None
+    assert restoring_command(tmp_path / "models---odd--7b" / "snapshots" / "0a1b", ["config.json"]) is None
+    assert restoring_command(tmp_path / "models--odd--7b" / "snapshots" / "-0a1b", ["config.json"]) is None

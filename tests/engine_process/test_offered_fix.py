@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from appliance.engine_process.offered_fix import with_offered_fix
+from appliance.engine_process.offered_fix import FROM_OUTSIDE, with_offered_fix, with_start_again
 from appliance.protocol import Diagnosis, Finding, Fix, Severity
+from console.profiles.profile_command import activate
 
 DOCUMENT: dict[str, Any] = {"schema": 1, "name": "m", "model": {"path": "bundled"}, "max-model-len": 4096}
 VLLM = DOCUMENT | {"engine": "vllm"}
@@ -57,3 +59,19 @@ def test_one_that_changes_nothing_is_not_offered() -> None:
 @pytest.mark.parametrize(("document", "kept"), [(DOCUMENT, None), (VLLM, {"vllm.environment.MAX_JOBS": "1"})])
 def test_what_only_concerns_vllm_is_offered_for_vllm(document: dict[str, Any], kept: dict[str, Any] | None) -> None:
     assert offered({"vllm.environment.MAX_JOBS": "1"}, document).patch == kept
+
+
+@pytest.mark.parametrize(("family", "cause"), FROM_OUTSIDE)
+def test_what_was_done_to_it_from_outside_is_mended_by_a_start(family: str, cause: str) -> None:
+    ended = Diagnosis(summary="x", family=family, cause=cause, fix=Fix(text="y", look="z"))
+    fix = with_start_again(ended, "my chat", "r7").fix
+    assert fix is not None
+    assert (fix.command, fix.look) == ("ingot profile activate 'my chat' --revision r7 --now", "z")
+    context = activate.make_context("activate", shlex.split(fix.command)[3:])
+    assert (context.params["name"], context.params["revision"], context.params["finished"]) == ("my chat", 7, False)
+    assert with_start_again(ended, "file", "") == ended
+
+
+def test_no_other_failure_is_mended_by_a_start() -> None:
+    failed = Diagnosis(summary="x", family="memory", cause="killed", fix=Fix(text="y"))
+    assert with_start_again(failed, "m", "r7") == failed

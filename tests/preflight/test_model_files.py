@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from appliance.checkpoint.import_record import write_record
 from appliance.home import Home
 from appliance.preflight import PreflightContext, Report, run
 from appliance.preflight.registry import CHECKS, MACHINE, MEMORY, MODEL, Check
@@ -87,8 +89,8 @@ def test_an_error_that_no_check_foresaw_is_reported_of_its_own_file(home: Home) 
     assert "Clock is not behind" in clock.message
     assert "/etc/adjtime" in clock.message
     assert (weights.severity, weights.field) == (Severity.ERROR, "model.path")
-    assert weights.fix.command == "sudo dmesg"
-    assert (memory.severity, memory.field, memory.fix.command) == (Severity.ERROR, None, "ulimit -n")
+    assert weights.fix.look == "sudo dmesg"
+    assert (memory.severity, memory.field, memory.fix.look) == (Severity.ERROR, None, "ulimit -n")
 
 
 def test_one_fault_of_a_file_that_two_checks_read_is_reported_once(home: Home) -> None:
@@ -173,3 +175,22 @@ def test_a_tokenizer_that_is_the_models_is_not_suspected(home: Home) -> None:
     assert look(home, only="tokenizer").findings == []
     (folder / "chat_template.jinja").write_text("<|nobody|>{{ messages[0].content }}<|end|>")
     assert look(home, only="tokenizer").findings == []
+
+
+def test_an_imported_models_changed_file_comes_back_from_its_drive(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a real shell, and then nothing is found any more."""
+    monkeypatch.setenv("INGOT_MEDIA", str(tmp_path / "media"))
+    folder = home.models / "tiny"
+    write_checkpoint(folder)
+    shutil.copytree(folder, tmp_path / "media" / "STICK" / "tiny")
+    write_record(
+        folder, {file.name: "" for file in folder.iterdir()}, source="STICK/tiny", name="tiny", signed_by="", author=""
+    )
+    (folder / "config.json").write_text('{"cut": ')
+    (finding,) = (one for one in look(home, {"model.path": "tiny"}).findings if one.severity is Severity.ERROR)
+    assert finding.id == "config-unreadable"
+    subprocess.run(["sh", "-c", finding.fix.command], check=True)
+    errors = [one.id for one in look(home, {"model.path": "tiny"}).findings if one.severity is Severity.ERROR]
+    assert "config-unreadable" not in errors

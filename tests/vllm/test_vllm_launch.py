@@ -285,6 +285,17 @@ def test_what_vllms_server_answers_by_itself_hides_no_core_that_generates_nothin
         wait_for("the core is asked for a token", probed, 1.5 * PROBE_AFTER_S, every_s=1)
 
 
+def test_a_probe_that_nobody_takes_is_not_the_cause(tmp_path: Path, program: Path) -> None:
+    """vLLM logs why its core died, and closes its socket before it ends."""
+    with started(tmp_path, program, cries=OUT_OF_MEMORY) as engine:
+        engine.wait("ready", timeout_s=30)
+        words = server_of(engine).cmdline()
+        assert fetch(f"{engine.url}/tokenize", {"model": "real", "prompt": "x"})[0] == 200
+        Path(next(word for word in words if word.startswith("--uds=")).removeprefix("--uds=")).unlink()
+        state = engine.wait("failed", timeout_s=30)
+        assert state["launch"]["diagnosis"]["family"] == "memory"
+
+
 def numbers(engine: Engine) -> dict[str, float]:
     """Samples of /metrics that have no labels, and vLLM's, by the name of their family."""
     with urllib.request.urlopen(f"{engine.url}/metrics") as answer:

@@ -13,7 +13,7 @@ CAUSES = (
         where=r"(?:site|dist)-packages/[^\n]{1,300}$",
         summary="A package is written for a newer Python than this one ({why}).",
         fix="Use the Python version that the engine asks for, or the container image.",
-        command="python3 --version",
+        look="python3 --version",
     ),
     Cause(
         family="abi",
@@ -76,7 +76,7 @@ CAUSES = (
         r"|not found|upgrade|no package metadata)",
         summary="A required Python package is missing or has an unsupported version.",
         fix=_REINSTALL,
-        command="python -m pip check",
+        look="python -m pip check",
     ),
     Cause(
         family="abi",
@@ -125,7 +125,7 @@ CAUSES = (
         pattern=r"No module named '?(?P<module>[\w.]{1,80})",
         summary="The Python package {module} is not installed in the engine's environment.",
         fix=_REINSTALL,
-        command="python -m pip check",
+        look="python -m pip check",
         broad=True,
     ),
     Cause(
@@ -136,7 +136,7 @@ CAUSES = (
         r"'?(?P<module>[\w.]{1,80})",
         summary="A package has the wrong version: an imported name is missing ({name}, from {module}).",
         fix=_REINSTALL,
-        command="python -m pip check",
+        look="python -m pip check",
     ),
     Cause(
         family="abi",
@@ -148,7 +148,7 @@ CAUSES = (
         details=r"(?P<library>lib[\w.+-]{1,80}\.so[\d.]{0,12})",
         summary="A shared library is missing or does not work on this system: {library}.",
         fix=_REINSTALL,
-        command="ldconfig -p",
+        look="ldconfig -p",
         line=True,
     ),
     Cause(
@@ -159,7 +159,7 @@ CAUSES = (
         r" '?(?P<field>\w{1,60})",
         summary="The engine asks {tokenizer} for {field}, which this release of Transformers does not have.",
         fix="Install the Transformers release that the engine pins, or use the container image.",
-        command="python -m pip check; python -m pip show transformers",
+        look="python -m pip check; python -m pip show transformers",
     ),
     Cause(
         family="abi",
@@ -176,7 +176,7 @@ CAUSES = (
         summary="Two libraries have incompatible versions: one calls a function of the other with the wrong "
         "arguments.",
         fix=_REINSTALL,
-        command="python -m pip check",
+        look="python -m pip check",
         vague=True,
     ),
     Cause(
@@ -187,7 +187,7 @@ CAUSES = (
         r"'(?P<argument>\w{1,80})'",
         summary="Two libraries have incompatible versions: {function} does not know the argument {argument}.",
         fix=_REINSTALL,
-        command="python -m pip check",
+        look="python -m pip check",
         vague=True,
     ),
 )  # fmt: skip

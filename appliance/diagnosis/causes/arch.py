@@ -32,7 +32,7 @@ CAUSES = (
         pattern=r"CastError: (?P<why>[^\n]{1,400}?)\.(?:\s|$)",
         summary="The engine could not use its cast: {why}.",
         fix="Verify the cast. If that fails, cast again.",
-        command="ingot verify",
+        look="ingot verify",
     ),
     Cause(
         family="arch",
@@ -41,7 +41,7 @@ CAUSES = (
                "cudaerrornokernelimagefordevice", "no binary for gpu", "invalid device function"),
         summary="This build does not support this GPU's architecture.",
         fix="Use the image built for this GPU's architecture.",
-        command=_CAPABILITY,
+        look=_CAPABILITY,
     ),
     Cause(
         family="arch",
@@ -61,7 +61,7 @@ CAUSES = (
         summary="A kernel ({file}) does not support this GPU's architecture.",
         fix="Let the engine choose its backends.",
         patch={"backends": None},
-        command=_CAPABILITY,
+        look=_CAPABILITY,
     ),
     Cause(
         family="arch",
@@ -70,7 +70,7 @@ CAUSES = (
         details=r"cuda capability (?P<capability>sm_\d{1,9})",
         summary="This build of PyTorch does not support this GPU's architecture.",
         fix="Use the image built for this GPU's architecture.",
-        command=_CAPABILITY,
+        look=_CAPABILITY,
         warning=True,
         line=True,
         vague=True,
@@ -98,7 +98,7 @@ CAUSES = (
         summary="A kernel that the engine selected does not support this GPU.",
         fix="Let the engine choose its backends, or use the image built for this GPU's architecture.",
         patch={"backends": None},
-        command=_CAPABILITY,
+        look=_CAPABILITY,
     ),
     Cause(
         family="arch",
@@ -110,7 +110,7 @@ CAUSES = (
         summary="A kernel that the engine selected does not support this GPU.",
         fix="Let the engine choose its backends, or use the image built for this GPU's architecture.",
         patch={"backends": None},
-        command=_CAPABILITY,
+        look=_CAPABILITY,
         vague=True,
     ),
     Cause(
@@ -119,7 +119,7 @@ CAUSES = (
         signs=("exec format error", "no matching manifest for linux", "does not match the detected host platform"),
         summary="The program or image was built for another processor architecture.",
         fix="Use the image for this machine's architecture (amd64 or arm64).",
-        command="uname -m",
+        look="uname -m",
         line=True,
         vague=True,
     ),

@@ -99,7 +99,7 @@ CAUSES = (
         summary="NIXL, which transfers the KV cache between engines, could not use its transport (UCX).",
         fix="Check that UCX has CUDA support and sees the network devices (UCX_TLS and UCX_NET_DEVICES select "
         "them), or remove the KV cache connector.",
-        command="ucx_info -d | grep -i -e transport -e device",
+        look="ucx_info -d | grep -i -e transport -e device",
         vague=True,
     ),
     Cause(

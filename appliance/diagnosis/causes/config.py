@@ -131,7 +131,7 @@ CAUSES = (
         summary="The profile asks for more GPUs than are available.",
         fix="Reduce tensor-parallel-size to the number of GPUs, and check CUDA_VISIBLE_DEVICES.",
         patch={"tensor-parallel-size": number("have")},
-        command="nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES",
+        look="nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES",
     ),
     Cause(
         family="config",
@@ -200,7 +200,7 @@ CAUSES = (
         signs=("key_values_mismatch", "key values mismatch"),
         summary="The TLS key does not belong to the certificate.",
         fix="Use the key with which this certificate was requested, or request a new certificate for this key.",
-        command="openssl x509 -noout -pubkey -in CERTIFICATE | sha256sum; openssl pkey -pubout -in KEY | sha256sum",
+        look="openssl x509 -noout -pubkey -in CERTIFICATE | sha256sum; openssl pkey -pubout -in KEY | sha256sum",
         mute=True,
     ),
     Cause(
@@ -248,7 +248,7 @@ CAUSES = (
         details=r"template string \((?P<path>[^()\n]{1,300})\)",
         summary="The chat template's file does not exist: {path}.",
         fix="Correct --chat-template, or remove it to use the model's own template.",
-        command="ls -l {path}",
+        look="ls -l {path}",
     ),
     Cause(
         family="config",
@@ -288,7 +288,7 @@ CAUSES = (
         r"|must be|additional propert|mount a directory",
         summary="The container's own configuration is wrong: a mount, a name or the compose file.",
         fix="Correct what the message points to.",
-        command="docker compose config",
+        look="docker compose config",
         line=True,
     ),
     Cause(

@@ -10,7 +10,7 @@ CAUSES = (
         pattern=r"unsatisfied condition: (?P<condition>[^\n,\"\\]{1,60})",
         summary="The image needs a newer NVIDIA driver: {condition}.",
         fix="Install a newer NVIDIA driver, or use an image built for an older CUDA.",
-        command="nvidia-smi",
+        look="nvidia-smi",
         line=True,
     ),
     Cause(
@@ -42,7 +42,7 @@ CAUSES = (
         signs=("insufficient nvidia.com", "devices unavailable for nvidia.com"),
         summary="No node in the cluster has enough free GPUs for the pod, or none advertises its GPUs to Kubernetes.",
         fix="Free a GPU or ask for fewer. If no node lists nvidia.com/gpu, check the NVIDIA device plugin.",
-        command="kubectl describe nodes | grep -e ^Name -e nvidia.com/gpu",
+        look="kubectl describe nodes | grep -e ^Name -e nvidia.com/gpu",
         line=True,
         warning=True,
     ),
@@ -55,7 +55,7 @@ CAUSES = (
         summary="The NVIDIA container toolkit could not add the GPU to the container ({why}).",
         fix="Update the NVIDIA container toolkit and restart Docker. After a driver update, restart the machine so "
         "that the kernel module and the libraries match.",
-        command="nvidia-container-cli --version; nvidia-smi",
+        look="nvidia-container-cli --version; nvidia-smi",
         line=True,
     ),
     Cause(
@@ -64,7 +64,7 @@ CAUSES = (
         signs=("nvrmmeminitnvmap failed", "nvrmmemmgrinit failed", "nvrmmeminit failed"),
         summary="The container does not see this Jetson's GPU: its libraries or devices are missing.",
         fix="Start it with the NVIDIA runtime (--runtime nvidia), from an image made for this JetPack release.",
-        command="cat /etc/nv_tegra_release; docker info | grep -i runtime",
+        look="cat /etc/nv_tegra_release; docker info | grep -i runtime",
         line=True,
     ),
     Cause(
@@ -75,7 +75,7 @@ CAUSES = (
         summary="The driver's kernel module and libraries have different versions: the driver was updated without a "
         "restart.",
         fix="Restart the machine.",
-        command="cat /proc/driver/nvidia/version; nvidia-smi",
+        look="cat /proc/driver/nvidia/version; nvidia-smi",
         line=True,
     ),
     Cause(
@@ -90,7 +90,7 @@ CAUSES = (
         summary="The NVIDIA driver does not respond, or the container lost its GPU.",
         fix="Check that nvidia-smi works on the host. If only the container lost the GPU, restart the container (a "
         "systemd reload can take GPUs away from running containers).",
-        command="nvidia-smi",
+        look="nvidia-smi",
         line=True,
         broad=True,
     ),
@@ -112,7 +112,7 @@ CAUSES = (
         pattern=r"undefined symbol: (?P<symbol>cu(?-i:[A-Z])\w{2,60})",
         summary="The NVIDIA driver is too old for this build's CUDA: it lacks {symbol}.",
         fix="Install a newer NVIDIA driver, or use a build for an older CUDA.",
-        command="nvidia-smi",
+        look="nvidia-smi",
         line=True,
     ),
     Cause(
@@ -128,7 +128,7 @@ CAUSES = (
         summary="The NVIDIA driver is too old for this build's CUDA.",
         fix="Install a newer NVIDIA driver, or use a build for an older CUDA. If the libcuda of a compatibility "
         "package is in the way, remove it.",
-        command="nvidia-smi",
+        look="nvidia-smi",
         line=True,
         warning=True,
     ),
@@ -142,7 +142,7 @@ CAUSES = (
         summary="The GPU stopped responding, or reported a memory or link fault.",
         fix="Look for Xid lines in the kernel log. Restarting the machine resets the GPU; if the fault returns, "
         "check the card, its power and its cooling.",
-        command="dmesg -T | grep -i -e xid -e nvrm",
+        look="dmesg -T | grep -i -e xid -e nvrm",
         line=True,
         deadly=True,
     ),
@@ -153,7 +153,7 @@ CAUSES = (
         pattern=r"\bXid\b.{0,60}?: (?P<xid>\d{1,3})\b",  # those of a program's own making are in kernel_crash
         summary="The driver reported a GPU fault (Xid {xid}).",
         fix="Restarting the machine resets the GPU. If the fault returns, check the card, its power and its cooling.",
-        command="dmesg -T | grep -i -e xid -e nvrm",
+        look="dmesg -T | grep -i -e xid -e nvrm",
         line=True,
         deadly=True,
         broad=True,
@@ -166,7 +166,8 @@ CAUSES = (
         summary="Another process has exclusive use of the GPU, or a crashed process left it unusable.",
         fix="End the process that uses the GPU (nvidia-smi lists it) and reset the compute mode. If nothing uses "
         "it, reset the GPU or restart the machine.",
-        command="nvidia-smi -c 0; nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+        command="nvidia-smi -c 0",
+        look="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
     Cause(
         family="driver",
@@ -182,7 +183,7 @@ CAUSES = (
         fix="Check that nvidia-smi works in the same place (in a container: that it was started with GPU access), "
         "or run the model on the CPU.",
         patch={"device": "cpu"},
-        command="nvidia-smi",
+        look="nvidia-smi",
     ),
     Cause(
         family="driver",
@@ -191,7 +192,7 @@ CAUSES = (
         summary="The engine found no usable GPU.",
         fix="Check that nvidia-smi works in the same place (in a container: that it was started with GPU access, "
         "and that the driver's libraries are on LD_LIBRARY_PATH).",
-        command="nvidia-smi",
+        look="nvidia-smi",
         warning=True,
         vague=True,
     ),
@@ -205,7 +206,7 @@ CAUSES = (
         summary="CUDA could not be initialised.",
         fix="Check that nvidia-smi works in the same place. Restarting the container or the machine reloads the "
         "driver.",
-        command="nvidia-smi",
+        look="nvidia-smi",
         warning=True,
         line=True,
         vague=True,

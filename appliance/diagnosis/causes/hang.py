@@ -27,7 +27,7 @@ CAUSES = (
         summary="A step of the model does not finish: its ranks have waited {seconds} s for a GPU, or for each other.",
         fix="Look for Xid lines in the kernel's log; run without CUDA graphs and let the engine choose its backends.",
         patch={"enforce-eager": True, "backends": None},
-        command="dmesg -T | grep -i -e xid -e nvrm",
+        look="dmesg -T | grep -i -e xid -e nvrm",
         deadly=True,
     ),
     Cause(
@@ -46,7 +46,7 @@ CAUSES = (
         summary="Kubernetes ended the engine because it did not answer a probe in time.",
         fix="Allow more time in a startup probe (failureThreshold times periodSeconds must cover the longest "
         "start), and check the probe's path and port.",
-        command="kubectl describe pod <pod>",
+        look="kubectl describe pod <pod>",
         line=True,
         warning=True,
         vague=True,
@@ -76,7 +76,7 @@ CAUSES = (
         fix="Start it again and take its processes' stacks while it waits. If it compiles kernels, allow more time "
         "(VLLM_ENGINE_READY_TIMEOUT_S).",
         compiles=True,
-        command=_STACKS,
+        look=_STACKS,
         line=True,
         vague=True,
     ),
@@ -95,7 +95,7 @@ CAUSES = (
         summary="A watchdog found that the engine was making no progress.",
         fix="Start it again and take its processes' stacks while it hangs; try without CUDA graphs.",
         patch={"enforce-eager": True},
-        command=_STACKS,
+        look=_STACKS,
         line=True,
         deadly=True,
     ),
@@ -111,7 +111,7 @@ class Waiting(NamedTuple):
     cause: str
     what: str
     fix: str
-    command: str
+    look: str
 
 
 WAITING = (
@@ -122,7 +122,7 @@ WAITING = (
         what="Ray, which cannot find enough free GPUs for the profile",
         fix="Check that every host has joined and shows its GPUs, that no other job holds them, and that "
         "VLLM_HOST_IP is each host's own address.",
-        command="ray status",
+        look="ray status",
     ),
     Waiting(
         signs=(
@@ -139,6 +139,6 @@ WAITING = (
         what="another of its processes, which does not respond",
         fix="Take its processes' stacks while it waits: they show whether it is compiling, waiting in a collective "
         "or reading a file. Then end all of them and start again.",
-        command=_STACKS,
+        look=_STACKS,
     ),
 )

@@ -11,7 +11,7 @@ CAUSES = (
         pattern=r"^(?!.{0,300}/dev/shm)",
         summary="The disk is full.",
         fix="Free space on the disk that holds the state folder, caches and temporary files.",
-        command="df -h",
+        look="df -h",
         line=True,
     ),
     Cause(
@@ -40,7 +40,7 @@ CAUSES = (
                "fork: retry"),
         summary="The limit on processes and threads has been reached.",
         fix="Raise the process limit (ulimit -u, or the container's pids limit).",
-        command="ulimit -u; cat /sys/fs/cgroup/pids.max",
+        look="ulimit -u; cat /sys/fs/cgroup/pids.max",
         line=True,
     ),
     Cause(
@@ -91,7 +91,7 @@ CAUSES = (
                "structure needs cleaning"),
         summary="Storage is not responding: a faulty disk, or a network mount that went away.",
         fix="Check the disk and the mount, then start again.",
-        command="dmesg -T | tail -50; mount",
+        look="dmesg -T | tail -50; mount",
         line=True,
     ),
     Cause(
@@ -137,7 +137,7 @@ CAUSES = (
         pattern=r"clock|future",
         summary="This machine's clock is wrong.",
         fix="Set the clock, or use a time server.",
-        command="timedatectl",
+        look="timedatectl",
     ),
     Cause(
         family="host",
@@ -146,7 +146,7 @@ CAUSES = (
         pattern=r"(?:gethostby|hostname).{0,80}(?:fail|not known|error|unable)",
         summary="This machine cannot resolve its own host name.",
         fix="Add the host name to /etc/hosts.",
-        command="hostname; getent hosts $(hostname)",
+        look="hostname; getent hosts $(hostname)",
     ),
     Cause(
         family="host",

@@ -27,7 +27,7 @@ CAUSES = (
         summary="The engine tried to compile a kernel, and nvcc is missing.",
         fix=_IMAGE + "the CUDA toolkit and CUDA_HOME set.",
         compiles=True,
-        command="which nvcc; echo $CUDA_HOME",
+        look="which nvcc; echo $CUDA_HOME",
         line=True,
     ),
     Cause(
@@ -39,7 +39,7 @@ CAUSES = (
         summary="The engine tried to compile a kernel, and ninja is missing.",
         fix=_IMAGE + "ninja on its PATH.",
         compiles=True,
-        command="which ninja",
+        look="which ninja",
         line=True,
     ),
     Cause(
@@ -86,7 +86,7 @@ CAUSES = (
         summary="A kernel build failed: the linker cannot find a CUDA library.",
         fix="Set TRITON_LIBCUDA_PATH (or LIBRARY_PATH) to the folder of libcuda.so.",
         compiles=True,
-        command="ldconfig -p | grep libcuda",
+        look="ldconfig -p | grep libcuda",
         line=True,
     ),
     Cause(
@@ -135,7 +135,7 @@ CAUSES = (
         summary="A compiler rejected a kernel: its version does not support the kernel or this GPU.",
         compiles=True,
         fix="Use an image whose CUDA toolkit, Triton and compiler match and support this GPU.",
-        command="nvcc --version; gcc --version",
+        look="nvcc --version; gcc --version",
         line=True,
         vague=True,
     ),
@@ -147,7 +147,7 @@ CAUSES = (
         summary="The CUDA toolkit and PyTorch have different CUDA versions.",
         compiles=True,
         fix="Set CUDA_HOME to the toolkit of PyTorch's CUDA version.",
-        command="nvcc --version; python -c 'import torch; print(torch.version.cuda)'",
+        look="nvcc --version; python -c 'import torch; print(torch.version.cuda)'",
     ),
     Cause(
         family="jit-toolchain",

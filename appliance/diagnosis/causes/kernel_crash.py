@@ -62,7 +62,7 @@ CAUSES = (
         summary="A GPU kernel failed while running.",
         fix="Let the engine choose its backends, and run without CUDA graphs. Look for Xid lines in the kernel log.",
         patch=_TRY,
-        command="dmesg -T | grep -i -e xid -e nvrm",
+        look="dmesg -T | grep -i -e xid -e nvrm",
         line=True,
         deadly=True,
     ),
@@ -120,7 +120,7 @@ CAUSES = (
         summary="Bus error (SIGBUS): /dev/shm ran full, or a model file shrank while it was being read.",
         fix="Give the container more shared memory (--shm-size=16g, or --ipc=host), and check that nothing writes "
         "to the model folder.",
-        command="df -h /dev/shm",
+        look="df -h /dev/shm",
         line=True,
         deadly=True,
         vague=True,

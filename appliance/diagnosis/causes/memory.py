@@ -1,6 +1,6 @@
 """Too little GPU or host memory for the weights, the KV cache, the graphs or a step; processes killed for it."""
 
-from appliance.diagnosis.cause import Cause, halved, moved, number, share
+from appliance.diagnosis.cause import Cause, halved, moved, number, share, unless_beyond_any_host
 from appliance.exit_status import KILLED_BY
 
 _OOM = ("cuda out of memory", "cuda error: out of memory", "outofmemoryerror", "hip out of memory", "xpu out of memory")
@@ -35,7 +35,7 @@ CAUSES = (
         summary="The kernel killed the engine because the machine or the container ran out of memory.",
         fix="Give the container or the machine more memory, stop other programs that use a lot, or choose a smaller "
         "model or a shorter context.",
-        command="free -g; dmesg -T | grep -i -e 'killed process' -e oom",
+        look="free -g; dmesg -T | grep -i -e 'killed process' -e oom",
         line=True,
         warning=True,
         deadly=True,
@@ -111,7 +111,7 @@ CAUSES = (
         summary="Only {free} of {total} GiB was free at the start, and the profile asks for {asked} GiB.",
         fix="End the process that uses the memory (nvidia-smi lists it), or ask for less.",
         patch={"gpu-memory-utilization": share("free", "total")},
-        command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+        look="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
     Cause(
         family="memory",
@@ -133,7 +133,7 @@ CAUSES = (
         summary="Less memory was free at the start than the profile asks for: another process is using it.",
         fix="End the process that uses the memory (nvidia-smi lists it), or ask for a smaller share.",
         patch=_SMALLER_SHARE,
-        command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+        look="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
     Cause(
         family="memory",
@@ -172,7 +172,7 @@ CAUSES = (
         summary="The weights do not fit: {wanted} more was needed, and only {free} of the GPU's {total} was free.",
         fix="Stop other processes that use GPU memory, use more GPUs (tensor-parallel-size), or choose a smaller or "
         "quantised checkpoint.",
-        command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+        look="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
     Cause(
         family="memory",
@@ -235,7 +235,8 @@ CAUSES = (
         fix="Give the engine less memory, stop other programs that use a lot, and drop the page cache before "
         "starting.",
         patch=_SMALLER_SHARE,
-        command="free -g; sync; echo 3 > /proc/sys/vm/drop_caches",
+        command="sync; echo 3 > /proc/sys/vm/drop_caches",
+        look="free -g",
         line=True,
     ),
     Cause(
@@ -245,7 +246,7 @@ CAUSES = (
         pattern=r"shared object(?!: operation not permitted)",
         summary="The machine's memory, or the engine's memory limit, is too small even for its libraries.",
         fix="Raise the limit (ulimit -v, or the container's), or stop other programs that use a lot of memory.",
-        command="ulimit -v; free -g",
+        look="ulimit -v; free -g",
         line=True,
     ),
     Cause(
@@ -253,9 +254,10 @@ CAUSES = (
         name="host-out-of-memory",
         signs=("defaultcpuallocator", "alloc_cpu"),
         pattern=r"(?:can't|not enough).{0,40}allocate",
+        details=r"tried to allocate (?P<asked>\d{1,20}) bytes",
         summary="The machine does not have enough memory for the model and its KV cache.",
         fix="Use a shorter context, or choose a smaller model.",
-        patch=_SHORTER,
+        patch={key: unless_beyond_any_host("asked", value) for key, value in _SHORTER.items()},
     ),
     Cause(
         family="memory",
@@ -272,7 +274,7 @@ CAUSES = (
         summary="Host memory could not be pinned for the GPU.",
         fix="Raise the locked-memory limit (ulimit -l unlimited; in a container --ulimit memlock=-1), or offload "
         "less to the host.",
-        command="ulimit -l",
+        look="ulimit -l",
     ),
     Cause(
         family="memory",
@@ -304,7 +306,7 @@ CAUSES = (
         r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|(?<!using )(?<!sending )(?<!send )SIGKILL).{0,40}$",
         summary=f"Killed with SIGKILL: {KILLED_BY}.",
         fix=LOOK_FOR_OOM,
-        command=OOM_COMMAND,
+        look=OOM_COMMAND,
         line=True,
         deadly=True,
         vague=True,

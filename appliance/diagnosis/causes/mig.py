@@ -12,7 +12,7 @@ CAUSES = (
         fix="Start it in a container that has only this slice, with CUDA_VISIBLE_DEVICES=0, or use an engine that "
         "supports UUIDs, such as the native one.",
         patch={"engine": "native"},
-        command="nvidia-smi -L",
+        look="nvidia-smi -L",
     ),
     Cause(
         family="mig",
@@ -22,7 +22,7 @@ CAUSES = (
         summary="The engine expects numbers in CUDA_VISIBLE_DEVICES and does not support {device}.",
         fix="Name the GPU by its index, or use an engine that supports UUIDs, such as the native one.",
         patch={"engine": "native"},
-        command="nvidia-smi -L",
+        look="nvidia-smi -L",
     ),
     Cause(
         family="mig",
@@ -35,7 +35,7 @@ CAUSES = (
         fix="List the slices and choose one that exists. After a restart or a change of the MIG layout, the UUIDs "
         "are new.",
         patch={"device": "auto"},
-        command="nvidia-smi -L",
+        look="nvidia-smi -L",
         line=True,
     ),
     Cause(
@@ -45,6 +45,6 @@ CAUSES = (
         summary="NVML does not report on this device: it is a MIG slice, or access is not permitted.",
         fix="Name the slice by its UUID, and give the container all driver capabilities "
         "(NVIDIA_DRIVER_CAPABILITIES=all).",
-        command="nvidia-smi -L",
+        look="nvidia-smi -L",
     ),
 )  # fmt: skip

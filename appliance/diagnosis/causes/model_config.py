@@ -153,7 +153,7 @@ CAUSES = (
         details=r"directory specified: '(?P<path>[^'\n]{1,300})'",
         summary="There is no config.json that can be read in {path}.",
         fix="Correct the path, or copy the model's config.json there. In a container, check the mount.",
-        command="ls -lL {path}",
+        look="ls -lL {path}",
     ),
     Cause(
         family="model-config",

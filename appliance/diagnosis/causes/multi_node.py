@@ -13,7 +13,7 @@ CAUSES = (
         summary="The cluster does not have enough free GPUs for the profile, or not on the right hosts.",
         fix="Check that every host has joined and shows its GPUs, or reduce tensor-parallel-size times "
         "pipeline-parallel-size to their number.",
-        command="ray status",
+        look="ray status",
         line=True,
     ),
     Cause(
@@ -29,7 +29,7 @@ CAUSES = (
         summary="Ray is not running, cannot be reached, or lost a host.",
         fix="Start Ray on the head node and let every host join before the engine starts, with the same Ray and "
         "Python version everywhere.",
-        command="ray status",
+        look="ray status",
         line=True,
     ),
     Cause(
@@ -50,7 +50,7 @@ CAUSES = (
         summary="The hosts cannot find each other at the configured addresses.",
         fix="Set VLLM_HOST_IP to each host's own address, and give all hosts the same head address and number of "
         "hosts.",
-        command="ip -brief address",
+        look="ip -brief address",
     ),
     Cause(
         family="multi-node",
@@ -63,7 +63,6 @@ CAUSES = (
         summary="The processes did not find each other over the network in time.",
         fix="Check that every host can reach the head's address and port, and that no firewall blocks it; name the "
         "interface with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
-        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
     ),
     Cause(
         family="multi-node",
@@ -73,7 +72,7 @@ CAUSES = (
         summary="A process of the engine waited in vain for another over the network (Gloo, {ms} ms).",
         fix="Name the interface over which the processes reach each other with GLOO_SOCKET_IFNAME; on one machine it "
         "is lo. If they do reach each other, one of them hangs: read what each logged last.",
-        command="ip -brief address",
+        look="ip -brief address",
         line=True,
     ),
     Cause(
@@ -83,7 +82,7 @@ CAUSES = (
                "node_died", "worker exit type", "raytaskerror"),
         summary="A worker of the Ray cluster ended.",
         fix="Read that worker's log on its host (under /tmp/ray/session_latest/logs): its first error is the cause.",
-        command="ls -t /tmp/ray/session_latest/logs | head",
+        look="ls -t /tmp/ray/session_latest/logs | head",
         vague=True,
     ),
 )  # fmt: skip

@@ -30,7 +30,7 @@ CAUSES = (
         summary="Shared memory (/dev/shm) is too small for NCCL and the engine's processes.",
         fix=f"{_SHM} NCCL can do without it, at the cost of speed.",
         patch={"vllm.environment.NCCL_SHM_DISABLE": when("segment", "1")},
-        command="df -h /dev/shm",
+        look="df -h /dev/shm",
         line=True,
     ),
     Cause(
@@ -40,7 +40,7 @@ CAUSES = (
         where=r"(?:shared_memory|shm_\w{1,40})\.py[^\n]{0,200}$",
         summary="Shared memory (/dev/shm) is full.",
         fix=_SHM,
-        command="df -h /dev/shm",
+        look="df -h /dev/shm",
     ),
     Cause(
         family="nccl",
@@ -49,7 +49,7 @@ CAUSES = (
         pattern=r"</?torch_\d{1,9}_\d{1,9}",
         summary="Shared memory (/dev/shm) is full.",
         fix=_SHM,
-        command="df -h /dev/shm",
+        look="df -h /dev/shm",
         line=True,
     ),
     Cause(
@@ -61,7 +61,7 @@ CAUSES = (
         summary="NVSHMEM, which DeepEP uses to exchange experts between GPUs, could not set up its connections.",
         fix="Check that the InfiniBand devices work, and that the container has them and may lock memory; or turn "
         "DeepEP off.",
-        command="ibv_devinfo; ulimit -l",
+        look="ibv_devinfo; ulimit -l",
         line=True,
     ),
     Cause(
@@ -71,7 +71,7 @@ CAUSES = (
         summary="Two ranks share a GPU, or two slices of one GPU.",
         fix="Give every rank its own GPU; NCCL does not work across MIG slices of one GPU.",
         patch={"tensor-parallel-size": halved("tensor-parallel-size")},
-        command="nvidia-smi -L",
+        look="nvidia-smi -L",
         line=True,
     ),
     Cause(
@@ -84,7 +84,7 @@ CAUSES = (
         summary="The GPUs cannot access each other's memory directly.",
         fix="Turn off custom all-reduce and P2P.",
         patch={"vllm.extra-args.disable-custom-all-reduce": True, "vllm.environment.NCCL_P2P_DISABLE": "1"},
-        command="nvidia-smi topo -p2p r",
+        look="nvidia-smi topo -p2p r",
     ),
     Cause(
         family="nccl",
@@ -95,7 +95,6 @@ CAUSES = (
         summary="A collective timed out: one rank died, hangs, or took another path.",
         fix="Look for the first error of any rank; with NCCL_DEBUG=INFO the log names the link. If there is none, "
         "try NCCL_P2P_DISABLE=1.",
-        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
         line=True,
         deadly=True,
     ),
@@ -109,7 +108,7 @@ CAUSES = (
         summary="NCCL or Gloo found no usable network interface.",
         fix="Name the interface (NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME); for a single host, use lo.",
         patch={"vllm.environment.NCCL_SOCKET_IFNAME": "lo", "vllm.environment.GLOO_SOCKET_IFNAME": "lo"},
-        command="ip -brief address",
+        look="ip -brief address",
         line=True,
     ),
     Cause(
@@ -121,7 +120,7 @@ CAUSES = (
         summary="NCCL cannot reach another rank: {address}.",
         fix="Name the network interface that connects the hosts (NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME), and "
         "check that no firewall blocks it.",
-        command="ip -brief address",
+        look="ip -brief address",
         line=True,
     ),
     Cause(
@@ -156,7 +155,6 @@ CAUSES = (
         summary="NCCL failed: {why}",
         fix="With NCCL_DEBUG=INFO the log names the link that failed. Turning off P2P or shared memory can narrow "
         "it down.",
-        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
         line=True,
         aside=True,
         vague=True,
@@ -168,7 +166,7 @@ CAUSES = (
         pattern=r"fail|not found|cannot|no such|mismatch|too old|unable",
         summary="NCCL cannot be loaded, or its version does not match.",
         fix="Use the container image, or install the NCCL version that PyTorch was built with.",
-        command="python -m pip show nvidia-nccl-cu12 nvidia-nccl-cu13",
+        look="python -m pip show nvidia-nccl-cu12 nvidia-nccl-cu13",
     ),
     Cause(
         family="nccl",
@@ -190,8 +188,7 @@ CAUSES = (
         summary="Communication between the GPUs failed.",
         fix="Check the size of /dev/shm (16 GB, or --ipc=host); with NCCL_DEBUG=INFO the log says why. If P2P is "
         "the problem, NCCL_P2P_DISABLE=1 helps.",
-        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
-        command="df -h /dev/shm; nvidia-smi topo -m",
+        look="df -h /dev/shm; nvidia-smi topo -m",
         vague=True,
     ),
 )  # fmt: skip

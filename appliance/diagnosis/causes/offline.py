@@ -18,7 +18,7 @@ CAUSES = (
         details=r": '(?P<path>[./~][^'\n]{1,300})'",
         summary="The model path is not a folder here, so it was taken for the name of a model on the hub: {path}.",
         fix="Correct the path. In a container, check that the folder is mounted there.",
-        command="ls -ld {path}",
+        look="ls -ld {path}",
     ),
     Cause(
         family="offline",
@@ -76,7 +76,7 @@ CAUSES = (
         pattern=r"denied|unknown|errimagepull|backoff|resolve|not found|fail|toomany|no such host|timeout|error",
         summary="The container image is not on this machine and cannot be pulled.",
         fix="Load the image from the bundle, and check its name and tag.",
-        command="docker images",
+        look="docker images",
         line=True,
     ),
     Cause(
@@ -89,7 +89,7 @@ CAUSES = (
         summary="The server's certificate was not accepted: a proxy replaces it, or this machine's clock is wrong.",
         fix="Check the clock. Install the proxy's certificate (REQUESTS_CA_BUNDLE, SSL_CERT_FILE), or use a local "
         "folder.",
-        command="date -u",
+        look="date -u",
         line=True,
     ),
     Cause(

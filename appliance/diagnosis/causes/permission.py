@@ -22,7 +22,7 @@ CAUSES = (
         summary="The engine may not write to its cache folder {path}, because it runs as another user.",
         fix="Give the user that runs the engine that folder, or set HOME (and TRITON_CACHE_DIR, VLLM_CACHE_ROOT, "
         "XDG_CACHE_HOME) to one that this user may write to, as in a container.",
-        command="id; ls -ld {path}",
+        look="id; ls -ld {path}",
     ),
     Cause(
         family="permission",
@@ -30,7 +30,7 @@ CAUSES = (
         signs=("failed to map segment from shared object: operation not permitted",),
         summary="A library cannot be loaded because its file system is mounted noexec.",
         fix="Mount it with exec, or move the environment and the temporary folder (TMPDIR) elsewhere.",
-        command="mount | grep noexec",
+        look="mount | grep noexec",
         line=True,
     ),
     Cause(
@@ -40,7 +40,7 @@ CAUSES = (
         summary="The engine runs as a user ID that has no name on this system.",
         fix="Set USER and HOME in its environment (HOME to a folder that it may write to), or run it as a known "
         "user.",
-        command="id",
+        look="id",
     ),
     Cause(
         family="permission",
@@ -49,7 +49,7 @@ CAUSES = (
         pattern=r"(?:permissionerror|permission denied|operation not permitted).{0,40}?'(?P<path>[^']{1,300})'",
         summary="The engine may not access {path}.",
         fix="Give the user that runs Ingot permission to read it (and to write, if it is in the state folder).",
-        command="id; ls -ld {path}",
+        look="id; ls -ld {path}",
         broad=True,
     ),
     Cause(
@@ -59,7 +59,7 @@ CAUSES = (
                "insufficient permissions", "access is denied", "operation not permitted"),
         summary="The engine lacks a permission on this system.",
         fix="Check who owns the state folder, the models folder and the devices, and which user runs Ingot.",
-        command="id; ls -l /dev/nvidia*",
+        look="id; ls -l /dev/nvidia*",
         line=True,
         broad=True,
     ),

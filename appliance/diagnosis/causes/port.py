@@ -10,7 +10,7 @@ CAUSES = (
         pattern=r"address \('(?P<host>[^']{1,100})', (?P<port>\d{1,5})\S{0,20}\): .{0,40}?(?:already in use|98)",
         summary="Another program is already using port {port} of {host}.",
         fix="Stop the program that uses the port, or choose another with --port.",
-        command="ss -ltnp",
+        look="ss -ltnp",
         line=True,
         deadly=True,
     ),
@@ -23,7 +23,7 @@ CAUSES = (
         pattern=r"^(?!.{0,200}NCCL).{0,300}?(?:address|port|bind|listen|socket|EADDRINUSE|errno:? 98).{0,200}|98",
         summary="Another program is already using this address and port.",
         fix="Stop the program that uses the port, or choose another with --port.",
-        command="ss -ltnp",
+        look="ss -ltnp",
         line=True,
     ),
     Cause(
@@ -32,7 +32,7 @@ CAUSES = (
         signs=("cannot assign requested address", "[errno 99]", "eaddrnotavail"),
         summary="The address to listen on does not belong to this machine.",
         fix="Listen on 0.0.0.0, or on one of this machine's addresses.",
-        command="ip -brief address",
+        look="ip -brief address",
         line=True,
     ),
     Cause(

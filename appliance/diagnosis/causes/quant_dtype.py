@@ -28,8 +28,7 @@ CAUSES = (
         pattern=r"(?:module 'torch' has no attribute|unknown dtype:?) '?(?P<dtype>b?float\w{0,60}|u?int\d{1,9}"
             r"|bf16|fp\d{1,9})\b",
         summary="The checkpoint or the profile names a data type that does not exist: {dtype}.",
-        fix="Set dtype in the profile, and correct torch_dtype (or dtype) in the model's config.json.",
-        patch={"dtype": "bfloat16"},
+        fix="Correct torch_dtype (or dtype) in the model's config.json: it is read before the profile's counts.",
     ),
     Cause(
         family="quant-dtype",
@@ -72,7 +71,7 @@ CAUSES = (
         summary="This GPU or this build does not support the checkpoint's quantisation.",
         fix="Choose a checkpoint in a format that this GPU supports (bf16, AWQ and GPTQ run on most; FP8 needs "
         "compute capability 8.9, FP4 10.0).",
-        command="nvidia-smi --query-gpu=name,compute_cap --format=csv",
+        look="nvidia-smi --query-gpu=name,compute_cap --format=csv",
     ),
     Cause(
         family="quant-dtype",

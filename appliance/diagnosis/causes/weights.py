@@ -25,7 +25,7 @@ CAUSES = (
         r"|invalid)",
         summary="A weight file is damaged or was not copied completely.",
         fix=_AGAIN,
-        command="ls -l *.safetensors; sha256sum *.safetensors",
+        look="ls -l *.safetensors; sha256sum *.safetensors",
     ),
     Cause(
         family="weights",

@@ -49,7 +49,7 @@ def run(subject: Subject) -> Iterator[Finding]:
             message=f"{inventory.problem} The model runs on the CPU.",
             field="device",
             value=profile.device,
-            fix=Fix(text="Repair the driver. `nvidia-smi` shows more.", command="nvidia-smi"),
+            fix=Fix(text="Repair the driver. `nvidia-smi` shows more.", look="nvidia-smi"),
         )
 
 

@@ -91,7 +91,7 @@ def _room(id: str, what: str, folder: Path, for_what: str, if_none: Severity) ->
         value=free,
         fix=Fix(
             text="Free some space. Old launches and backups can be deleted on their pages.",
-            command=f"du -xhd1 {shlex.quote(str(place))}",
+            look=f"du -xhd1 {shlex.quote(str(place))}",
         ),
         transient=True,
     )

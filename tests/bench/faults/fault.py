@@ -37,8 +37,10 @@ class Fault:
     done to the launch at the moment of `Told`: while it starts, or once it serves. `place` is the appliance that it
     happens in, `path` what the profile names as the model; with `needs_vllm` the report differs where no vLLM is
     installed. `added` are flags, and `variables` the environment, that a site's own wrapper around `vllm` adds: what
-    no profile may set ("{model}" in them is the model's folder). `bare` are the arguments with which vLLM alone fails
-    likewise, None where it cannot. `measure`: against which goal the time counts; a `silent` failure has none."""
+    no profile may set ("{model}" in them is the model's folder). `by_hand`: the model was copied by hand, so that
+    nothing says where it came from; any other was imported from a drive, as the console does it. `bare` are the
+    arguments with which vLLM alone fails likewise, None where it cannot. `measure`: against which goal the time counts;
+    a `silent` failure has none."""
 
     name: str
     engine: Engine
@@ -53,5 +55,6 @@ class Fault:
     needs_vllm: bool = False
     added: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
+    by_hand: bool = False
     bare: tuple[str, ...] | None = None
     measure: Measure = "exception"

@@ -21,7 +21,7 @@ OF_NATIVE: tuple[Fault, ...] = (
           late=spoiling.garble),
     Fault("the weights shrink after preflight", "native", "start",
           Expect((r"weight file",), family="weights", causes=("safetensors-damaged",)),
-          late=spoiling.cut(spoiling.WEIGHTS)),
+          late=spoiling.cut(spoiling.WEIGHTS), by_hand=True),
     Fault("every weight is NaN", "native", "start",
           Expect(("not a number",), family="weights", causes=("self-test-differs",)),
           model=spoiling.not_numbers, bare=()),

@@ -45,7 +45,7 @@ OF_VLLM: tuple[Fault, ...] = (
           late=spoiling.garble, bare=()),
     Fault("the weights are deleted after preflight", "vllm", "start",
           Expect(("contains no weights",), family="weights", causes=("no-weights",)),
-          late=spoiling.remove(spoiling.WEIGHTS), bare=()),
+          late=spoiling.remove(spoiling.WEIGHTS), by_hand=True, bare=()),
     Fault("killed during the start", "vllm", "start", KILLED, act=acts.while_starting(signal.SIGKILL)),
     Fault("killed while serving", "vllm", "serving", KILLED, act=acts.while_serving(signal.SIGKILL)),
     Fault("out of memory in a step", "vllm", "serving",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from appliance.checkpoint.import_record import write_record
 from tests.bench.faults.fault import Spoil
 from tests.tiny import write_checkpoint
 
@@ -29,6 +32,14 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 49766
 def write_model(folder: Path) -> None:
     """A good one."""
     write_checkpoint(folder, dtype="float32", **SHAPE)
+
+
+def as_imported(folder: Path, media: Path) -> None:
+    """As the console imports a model's folder from a drive, which stays mounted."""
+    there = media / "STICK" / folder.name
+    shutil.copytree(folder, there)
+    digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+    write_record(folder, digests, source=f"STICK/{folder.name}", name=folder.name, signed_by="", author="")
 
 
 def of_shape(**shape: Any) -> Spoil:
@@ -84,6 +95,16 @@ def replaced(name: str, old: str, new: str) -> Spoil:
         text = path.read_text()
         assert old in text, f"{name} does not hold {old}"
         path.write_text(text.replace(old, new))
+
+    return spoil
+
+
+def recoded(name: str, encoding: str) -> Spoil:
+    """As an editor saves it."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / name
+        path.write_bytes(path.read_text().encode(encoding))
 
     return spoil
 
