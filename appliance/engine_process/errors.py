@@ -8,7 +8,7 @@ class EngineGoneError(RuntimeError):
 
 
 class NotListeningError(RuntimeError):
-    """The engine's process does not take messages. That is not the cause: it is about to exit."""
+    """The engine's process takes no messages, or says that it failed. That is not the cause: it is about to exit."""
 
 
 class TooManyRequestsError(RuntimeError):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from appliance.engine_process.errors import NotListeningError
 from appliance.selftest.launch_check import SelfTestError
 from appliance.vllm.http import fetch
 
@@ -44,7 +45,8 @@ class Asker:
         self._proof: Proof | None = None
 
     async def ask(self, tokens: int, *, timeout_s: float) -> None:
-        """Raises SelfTestError, UpstreamGoneError, TimeoutError."""
+        """Raises SelfTestError, UpstreamGoneError, TimeoutError, and NotListeningError where vLLM's server says that it
+        failed: what its engine ended of, its log says."""
         said = ""
         for proof in (self._proof,) if self._proof else PROOFS:
             kind, body = proof.request(self._name, tokens)
@@ -53,7 +55,9 @@ class Asker:
             if _has_not(status, said):
                 continue
             if status != HTTPStatus.OK:
-                raise SelfTestError(f"self-test: vLLM answered {status} to {proof.path}: {said}")
+                answered = f"self-test: vLLM answered {status} to {proof.path}: {said}"
+                failed = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+                raise NotListeningError(answered) if failed else SelfTestError(answered)
             proof.check(_content(raw), tokens)
             self._proof = proof
             return

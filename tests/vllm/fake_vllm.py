@@ -5,10 +5,11 @@ FAKE_VLLM, as JSON, says what goes otherwise: `fails` (lines, then exit status 1
 nothing; the rest is not there, or `unsupported` with this status), `breaks` (killed after so many pieces of a
 stream), `waits_s` between pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent`
 (generates nothing after `ready`), `cries` (lines, which it logs when it is asked for tokens of a text, and lives on),
-`worker` (the signal that ends a worker of its own; it then reports an error of the core), `errs` (a line, which it logs
-with the time in the middle of its start, and goes on), `compiles` (a command, which it runs before it serves, and goes
-on whatever comes of that), `compiles_unseen` (the same, from a process that is not Python's to watch), `streams` (by
-route, what each request after the self-test is sent as a stream; the requests are logged).
+`dies` (lines, which it logs at its second question, of which it then only says that it failed), `worker` (the signal
+that ends a worker of its own; it then reports an error of the core), `errs` (a line, which it logs with the time in
+the middle of its start, and goes on), `compiles` (a command, which it runs before it serves, and goes on whatever
+comes of that), `compiles_unseen` (the same, from a process that is not Python's to watch), `streams` (by route, what
+each request after the self-test is sent as a stream; the requests are logged).
 """
 
 from __future__ import annotations
@@ -151,6 +152,10 @@ async def generate(
     if BEHAVIOUR.get("silent") and counters["stop"] >= SELF_TEST_QUESTIONS:
         print("waits for ever", flush=True)
         await asyncio.sleep(600)
+    if "dies" in BEHAVIOUR and counters["stop"]:
+        print(*BEHAVIOUR["dies"], sep="\n", flush=True)
+        await send(writer, {"error": {"message": "EngineCore encountered an issue.", "code": 500}}, status=500)
+        return
     tokens = int(body.get("max_tokens") or 4)
     running += 1
     counters["prompt"] += 3

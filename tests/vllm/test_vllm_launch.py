@@ -137,6 +137,28 @@ def test_a_worker_that_was_killed_is_the_cause_whatever_its_parent_says_then(
         assert state["launch"]["exit_status"] == "exit status 1"
 
 
+LOST_WORKER = """\
+(EngineCore pid=2) ERROR 11-20 16:21:06 [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.
+(EngineCore pid=2) ERROR 11-20 16:21:09 [core.py:1512] EngineCore encountered a fatal error.
+(EngineCore pid=2) ERROR 11-20 16:21:09 [core.py:1512] Traceback (most recent call last):
+(EngineCore pid=2) ERROR 11-20 16:21:09 [core.py:1512]   File "/x/vllm/v1/engine/core.py", line 1702, in _handle
+(EngineCore pid=2) ERROR 11-20 16:21:09 [core.py:1512] RuntimeError: Executor failed.
+""".splitlines()  # noqa: E501
+
+
+def test_what_the_log_says_goes_before_an_answer_that_only_says_that_it_failed(tmp_path: Path, program: Path) -> None:
+    """vLLM's server lives on for some seconds after its engine, and answers."""
+    with started(tmp_path, program, dies=LOST_WORKER) as engine:
+        launch = engine.wait("failed", timeout_s=30)["launch"]
+        assert launch["diagnosis"]["cause"] in ("killed", "killed-from-outside")
+        assert "500" not in launch["reason"]
+
+
+def test_an_answer_that_says_that_it_failed_is_told_where_the_log_says_nothing(tmp_path: Path, program: Path) -> None:
+    with started(tmp_path, program, dies=[]) as engine:
+        assert "500" in engine.wait("failed", timeout_s=30)["launch"]["reason"]
+
+
 @pytest.mark.parametrize(("fits", "patch"), [("64", {"max-model-len": 64}), ("999999", None)])
 def test_a_change_is_offered_only_where_preflight_would_let_it_start(
     tmp_path: Path, program: Path, fits: str, patch: dict[str, Any] | None

@@ -50,7 +50,7 @@ CAUSES = (
         pattern=r"compute cap (?P<has>\d{2,3}) is not compatible with compile time compute cap (?P<built>\d{2,3})",
         summary="This build is for GPUs of compute capability {built}, and this one has {has}.",
         fix="Use the image built for this GPU's architecture.",
-        command=_CAPABILITY,
+        look=_CAPABILITY,
         line=True,
     ),
     Cause(

@@ -90,7 +90,7 @@ CAUSES = (
         "for this Python, or a library that it needs is missing.",
         fix="Import nixl with the engine's own Python: the error says what is missing. Without a KV cache connector "
         "(kv-transfer-config) the engine does not need it.",
-        command="python -c 'import nixl._api'",
+        look="python -c 'import nixl._api'",
     ),
     Cause(
         family="backend",

@@ -79,7 +79,7 @@ CAUSES = (
         pattern=r"container (?P<name>[\w.-]{1,80}) (?:exited \((?P<status>\d{1,3})\)|is unhealthy)",
         summary="The container {name} ended, or was not healthy in time, and others wait for it.",
         fix="Read why in its own log.",
-        command="docker logs {name}",
+        look="docker logs {name}",
         line=True,
         vague=True,
     ),

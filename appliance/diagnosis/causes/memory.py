@@ -204,7 +204,7 @@ CAUSES = (
         summary="GPU memory is full: {wanted} more was needed on GPU {device}.",
         fix="Free GPU memory (nvidia-smi lists who uses it), or use a shorter context, fewer layers on the GPU, or a "
         "smaller model.",
-        command="nvidia-smi",
+        look="nvidia-smi",
         line=True,
     ),
     Cause(

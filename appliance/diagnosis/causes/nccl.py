@@ -143,7 +143,7 @@ CAUSES = (
         summary="UCX, which carries data between the engine's processes, failed: {why}.",
         fix="Check the network device that it names, and that the container has it. UCX_NET_DEVICES chooses others, "
         "and UCX_TLS=tcp,cuda_copy,cuda_ipc does without RDMA.",
-        command="ibv_devinfo; ucx_info -d | grep -e Transport -e Device",
+        look="ibv_devinfo; ucx_info -d | grep -e Transport -e Device",
         line=True,
     ),
     Cause(
