@@ -141,7 +141,7 @@ def test_a_stop_string_frees_the_slot(home: Home) -> None:
 
 def test_a_term_drains_then_stops(home: Home) -> None:
     """The running answer comes to its end, new ones are refused, open event streams hold nothing up."""
-    with Door(home, token_s=0.02) as door:
+    with Door(home, token_s=0.05) as door:
         door.wait("ready")
         core = core_of(door)
         answers: list[httpx.Response] = []
