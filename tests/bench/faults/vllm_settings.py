@@ -104,7 +104,7 @@ VLLM_SETTINGS: tuple[Fault, ...] = (
           profile=arguments(load_format="fastsafetensors")),
     # -- variables of the environment ----------------------------------------------------------------------------------
     Fault("processors that are no numbers", "vllm", "start",
-          Expect(("VLLM_CPU_OMP_THREADS_BIND",), family="config", causes=("unrecognised",),
+          Expect(("VLLM_CPU_OMP_THREADS_BIND",), family="config", causes=("environment-refused", "unrecognised"),
                  patch=(f"{VARIABLE}.VLLM_CPU_OMP_THREADS_BIND",)),
           profile=variables(VLLM_CPU_OMP_THREADS_BIND="zebra")),
     Fault("an unknown network interface", "vllm", "start",
