@@ -93,11 +93,8 @@ void ingot_linear(const void* in, const void* packed, const void* bias, void* ou
                   int64_t tokens, int64_t outputs, int64_t inputs, int64_t threads) {
     const Product product = {static_cast<const uint16_t*>(in),   static_cast<const float*>(packed),
                              static_cast<const uint16_t*>(bias), out, wide != 0, in_step, tokens, outputs, inputs};
-    const int64_t panels = panels_of(outputs);
-    const int64_t together = (FEW_NUMBERS + COLUMNS * inputs - 1) / (COLUMNS * inputs);
-    share((panels + together - 1) / together, static_cast<int>(threads), [&](int64_t part) {
-        const int64_t end = (part + 1) * together < panels ? (part + 1) * together : panels;
-        for (int64_t panel = part * together; panel < end; panel++) product(panel);
+    share_runs(panels_of(outputs), COLUMNS * inputs, FEW_NUMBERS, static_cast<int>(threads), [&](int64_t begin, int64_t end) {
+        for (int64_t panel = begin; panel < end; panel++) product(panel);
     });
 }
 }

@@ -6,6 +6,8 @@
 namespace ingot {
 namespace {
 
+constexpr int64_t FEW_NUMBERS = 1 << 15;  // some microseconds of work, which it takes to wake a thread
+
 // Through `size` numbers, LANES at a time, and then what is left.
 template <class Op>
 inline void over(int64_t size, Op op) {
@@ -126,14 +128,14 @@ extern "C" {
 
 void ingot_rms_norm(int64_t bfloat16, void* out, const void* in, const void* weight, void* residual, int64_t rows,
                     int64_t size, float eps, float offset, int64_t threads) {
-    share_rows(rows, size, static_cast<int>(threads), [=](int64_t begin, int64_t end) {
+    share_runs(rows, size, FEW_NUMBERS, static_cast<int>(threads), [=](int64_t begin, int64_t end) {
         (bfloat16 ? rms_norm<BFloat16> : rms_norm<Float32>)(out, in, weight, residual, begin, end, size, eps, offset);
     });
 }
 
 void ingot_gated_activation(int64_t bfloat16, void* out, const void* in, int64_t rows, int64_t size, int64_t activation,
                             float limit, int64_t threads) {
-    share_rows(rows, 2 * size, static_cast<int>(threads), [=](int64_t begin, int64_t end) {
+    share_runs(rows, 2 * size, FEW_NUMBERS, static_cast<int>(threads), [=](int64_t begin, int64_t end) {
         (bfloat16 ? gated_activation<BFloat16> : gated_activation<Float32>)(out, in, begin, end, size,
                                                                             static_cast<Activation>(activation), limit);
     });
@@ -145,7 +147,7 @@ void ingot_rotary_cache(int64_t bfloat16, void* query, void* key, const void* va
                         int64_t kv_heads, int64_t head_dim, const void* query_norm, const void* key_norm, float eps,
                         float offset, int64_t interleaved, int64_t threads) {
     const int64_t size = (heads + 2 * kv_heads) * head_dim;
-    share_rows(tokens, size, static_cast<int>(threads), [=](int64_t begin, int64_t end) {
+    share_runs(tokens, size, FEW_NUMBERS, static_cast<int>(threads), [=](int64_t begin, int64_t end) {
         (bfloat16 ? rotary_cache<BFloat16> : rotary_cache<Float32>)(
             query, key, value, query_step, key_step, value_step, positions, cos_sin, rotary, key_cache, value_cache,
             slots, begin, end, heads, kv_heads, head_dim, query_norm, key_norm, eps, offset, interleaved);

@@ -16,8 +16,6 @@ namespace {
 
 // How long a thread looks for work before it sleeps: from one op of a step to the next there is less.
 constexpr std::chrono::microseconds LOOKS{50};
-// Of rows: some microseconds, which it takes to wake a thread.
-constexpr int64_t FEW_NUMBERS = 1 << 15;
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -113,11 +111,12 @@ void share(int64_t parts, int threads, const std::function<void(int64_t)>& part)
     workers.run(static_cast<uint32_t>(parts), static_cast<size_t>(helpers), part);
 }
 
-void share_rows(int64_t count, int64_t numbers, int threads, const std::function<void(int64_t, int64_t)>& rows) {
-    const int64_t together = (FEW_NUMBERS + numbers - 1) / numbers;
+void share_runs(int64_t count, int64_t numbers, int64_t worth, int threads,
+                const std::function<void(int64_t, int64_t)>& some) {
+    const int64_t together = (worth + numbers - 1) / numbers;
     share((count + together - 1) / together, threads, [&](int64_t part) {
         const int64_t end = (part + 1) * together;
-        rows(part * together, end < count ? end : count);
+        some(part * together, end < count ? end : count);
     });
 }
 

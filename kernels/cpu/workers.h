@@ -10,8 +10,8 @@ namespace ingot {
 // when it returns. Of several callers one waits for the other.
 void share(int64_t parts, int threads, const std::function<void(int64_t)>& part);
 
-// Calls rows(begin, end) for all of `count` rows, so many at a time as are worth a thread's while; `numbers` is the size of
-// one.
-void share_rows(int64_t count, int64_t numbers, int threads, const std::function<void(int64_t, int64_t)>& rows);
+// Calls some(begin, end) for all of `count` rows or panels, so many at a time as are worth a thread's while: `worth` numbers,
+// of which each has `numbers`.
+void share_runs(int64_t count, int64_t numbers, int64_t worth, int threads, const std::function<void(int64_t, int64_t)>& some);
 
 }  // namespace ingot
