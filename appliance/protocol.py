@@ -36,6 +36,11 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: tuple[dict[str, Any], ...] = ()
     blocked: tuple[str, ...] = ()
 
+    @property
+    def mends(self) -> bool:
+        """Whether it can be done as it stands."""
+        return bool(self.patch or self.command)
+
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a preflight check reports. `id` is stable and names the check: `tokenizer-missing`. `transient`: it may be

@@ -81,7 +81,7 @@ def signed_by(folder: Path, trusted: Sequence[PublicKey]) -> tuple[str | None, b
 
 @contextmanager
 def _whole_beside(name: str) -> Iterator[None]:
-    """A key or a signature that cannot be read is told as that of a pack."""
+    """Errors in reading a key or a signature name the pack's file, and say to copy the pack again."""
     try:
         yield
     except OSError as error:

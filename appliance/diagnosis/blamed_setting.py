@@ -14,6 +14,7 @@ from appliance.diagnosis.named_settings import VARIABLE, fix_of, respelt, settin
 from appliance.diagnosis.owner_settings import OF_FAMILY, with_settings_of
 from appliance.diagnosis.provenance import LaunchSettings, nearest_choice
 from appliance.diagnosis.raise_sites.lookup import FoundSite
+from appliance.diagnosis.restoring import in_words
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import Diagnosis, Fix
 
@@ -75,7 +76,7 @@ def _with_named(found: Diagnosis, message: str, settings: LaunchSettings) -> Dia
         other = respelt(message, settings)
         return found if other is None else msgspec.structs.replace(found, fix=other)
     named = setting_named(message) if found.family in (None, SETTINGS_FAMILY) else None
-    if named is None or found.fix is None or found.fix.patch or found.fix.command:
+    if named is None or found.fix is None or found.fix.mends:
         return found
     changed = fix_of(named, message, settings)
     if found.cause == NOT_JSON:  # how it is to be written is better than that it may go
@@ -118,7 +119,7 @@ def with_settings(
 def with_condition(found: Diagnosis, site: FoundSite, settings: LaunchSettings) -> Diagnosis:
     """Where nothing in the message says which setting it is about: the one that the place in the source asks for before
     it comes to this."""
-    if found.fix is None or found.fix.patch or found.fix.command:
+    if found.fix is None or found.fix.mends:
         return found
     return _decided_by(site.site.when, found, settings)
 
@@ -153,7 +154,7 @@ def with_override(found: Diagnosis, exception: LoggedException, settings: Launch
 def with_right_sizes(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
     """Of a failure that may be the model's, with what config.json says otherwise than the weights."""
     fix = found.fix
-    if found.family not in (None, *FILE_FAMILIES) or fix is None or fix.patch or fix.command:
+    if found.family not in (None, *FILE_FAMILIES) or fix is None or fix.mends:
         return found
     if not settings.wrong_sizes:
         return found
@@ -256,16 +257,15 @@ def with_changed_files(found: Diagnosis, settings: LaunchSettings) -> Diagnosis:
     back."""
     fix = found.fix
     of_a_file = found.family in FILE_FAMILIES or found.cause in FILE_CAUSES
-    if not of_a_file or fix is None or fix.patch or fix.command or not settings.changed_files:
+    if not of_a_file or fix is None or fix.mends or not settings.changed_files:
         return found
     restored = settings.restored(fix, *settings.changed_files)
     if restored.command is None:
         return found
-    first, *others = settings.changed_files
-    more = f" and {len(others)} more files" if others else ""
+    files = in_words(settings.changed_files)
     return msgspec.structs.replace(
         found,
-        summary=f"{found.summary.rstrip('.')}. {first}{more} changed after the model was imported.",
+        summary=f"{found.summary.rstrip('.')}. {files} changed after the model was imported.",
         fix=msgspec.structs.replace(restored, text=f"{fix.text} {FROM_THE_DRIVE}"),
     )
 

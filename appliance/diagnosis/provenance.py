@@ -341,7 +341,7 @@ class LaunchSettings:
         return self._profile is None and bool(self._log.present(SGLANG))
 
     def without_idle(self, fix: Fix) -> Fix:
-        """Without what a patch removes from a profile that does not have it: there it mends nothing."""
+        """Drops the removal of settings that the profile does not have: it would change nothing."""
         if self._profile is None or not fix.patch:
             return fix
         given = [f"{origin.key}." for origin in _of_profile(self._profile)]

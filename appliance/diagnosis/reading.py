@@ -68,7 +68,7 @@ class Reading:
         self, found: Diagnosis, site: FoundSite | None, settings: LaunchSettings, sites: RaiseSites
     ) -> Diagnosis:
         """With the setting that the place in the source depends on, where row and message name none."""
-        if found.fix is None or found.fix.patch or found.fix.command or not settings.of_a_profile:
+        if found.fix is None or found.fix.mends or not settings.of_a_profile:
             return found
         site = site or self._found_site(sites)
         return found if site is None or not site.certain else with_condition(found, site, settings)

@@ -37,6 +37,12 @@ def changed_since_import(folder: Path) -> tuple[str, ...]:
     return tuple(file for file, known in record.files.items() if not known.is_that_of(folder / file))
 
 
+def in_words(files: Sequence[str]) -> str:
+    """One or more of them: the first, and how many others."""
+    first, *others = files
+    return f"{first} and {len(others)} more file{'s' * (len(others) > 1)}" if others else first
+
+
 def restoring_command(folder: Path, files: Sequence[str]) -> str | None:
     """Of a clone, git's; of a folder in the hub's cache, the hub's own, which needs a network; of an imported model,
     what copies them from its drive, which has to be there. None where it does not show where the folder came from, or

@@ -26,7 +26,7 @@ Check = Callable[[dict[str, Any]], Sequence[Finding]]
 
 
 def with_start_again(diagnosis: Diagnosis, profile: str, revision: str) -> Diagnosis:
-    """With the command that starts this revision again, where that is what mends it. A launch from a file has no
+    """Adds the command that starts this revision again, where nothing else needs to change. A launch from a file has no
     revision."""
     fix = diagnosis.fix
     outside = (diagnosis.family, diagnosis.cause) in FROM_OUTSIDE

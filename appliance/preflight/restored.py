@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.diagnosis.restoring import changed_since_import, restoring_command
+from appliance.diagnosis.restoring import changed_since_import, in_words, restoring_command
 from appliance.protocol import Finding, Severity
 
 
@@ -15,7 +15,7 @@ def with_restoring(findings: Iterable[Finding], folder: Path) -> Iterator[Findin
     """Errors of a check of the model; those that have a fix of their own keep it."""
     for finding in findings:
         fix = finding.fix
-        if finding.severity is not Severity.ERROR or fix is None or fix.patch or fix.command or fix.options:
+        if finding.severity is not Severity.ERROR or fix is None or fix.mends or fix.options:
             yield finding
             continue
         changed = changed_since_import(folder)
@@ -23,6 +23,6 @@ def with_restoring(findings: Iterable[Finding], folder: Path) -> Iterator[Findin
         if command is None:
             yield finding
             continue
-        told = f"{changed[0]} and {len(changed) - 1} more files" if len(changed) > 1 else changed[0]
-        text = f"{fix.text} {told} changed after the model was imported; with its drive mounted, this copies it again."
+        files = in_words(changed)
+        text = f"{fix.text} {files} changed after the model was imported; with its drive mounted, this copies it again."
         yield msgspec.structs.replace(finding, fix=msgspec.structs.replace(fix, text=text, command=command))
