@@ -15,7 +15,7 @@ from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
 from appliance.diagnosis.named_settings import setting_named
 from appliance.diagnosis.printed_command import changed_command
-from appliance.diagnosis.restoring import changed_since_import, in_words, restoring_command
+from appliance.diagnosis.restoring import changed_since_import, restoring_command
 from appliance.diagnosis.searchable import Searchable
 from appliance.protocol import Diagnosis
 from tests.diagnosis.test_owner_settings import traceback
@@ -496,8 +496,3 @@ def test_a_variable_is_unset_where_the_command_is_not_known() -> None:
     found = diagnose(number_lines(line), failed=True)
     assert found.fix is not None
     assert found.fix.command == "unset PYTHONHASHSEED"
-
-
-@pytest.mark.parametrize(("files", "said"), [("a", "a"), ("ab", "a and 1 more file"), ("abc", "a and 2 more files")])
-def test_files_are_counted_in_words(files: str, said: str) -> None:
-    assert in_words(tuple(files)) == said

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.diagnosis.launch_mending import COMPILED, LIMITS, Site
+from appliance.diagnosis.restoring import in_words
 
 
 @pytest.fixture
@@ -83,3 +84,8 @@ def test_a_package_is_for_the_python_that_lacked_it(tmp_path: Path) -> None:
     assert here.with_package("ray") == f"{python} -m pip install ray"
     assert here._replace(in_container=True).with_package("ray") is None
     assert here._replace(in_container=True).with_program("git") is None
+
+
+@pytest.mark.parametrize(("files", "said"), [("a", "a"), ("ab", "a and 1 more file"), ("abc", "a and 2 more files")])
+def test_files_are_counted_in_words(files: str, said: str) -> None:
+    assert in_words(tuple(files)) == said
