@@ -23,7 +23,7 @@ class Severity(enum.StrEnum):
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change that a program can apply (`patch`), or a command for a person that makes it (`command`); `text` says it
-    in words. `look` is a command that changes nothing: it shows what else has to be known.
+    in words. `look` is a command that changes nothing, and only shows more.
 
     `patch` maps dotted profile keys to new values: `{"backends.moe": "auto", "max-model-len": 4096}`; None removes the
     key, so that its default holds again. `options` are patches of which a person chooses one. `blocked` is what

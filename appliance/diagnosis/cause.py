@@ -38,7 +38,7 @@ class Cause:
     A value of `patch` that is callable is computed from the groups and from what the launch was set to; one that comes
     to None is left out. A number never stands there as such: it could raise what it is meant to lower.
 
-    `command` mends it; `look` is a command that changes nothing and shows what else has to be known.
+    `command` mends it; `look` is a command that changes nothing, and only shows more.
     `sets` and `unsets` mend a launch that is not Ingot's: arguments of `vllm serve`, in which groups can be used, and
     the variables of the environment that it must not have.
 
