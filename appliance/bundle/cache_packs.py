@@ -15,7 +15,8 @@ from appliance.bundle.archive import Archive
 from appliance.bundle.copying import Copier, Progress, Report, silent, write_all
 from appliance.bundle.entries import Entry
 from appliance.bundle.errors import BundleError
-from appliance.bundle.install import only_one, require_trusted
+from appliance.bundle.install import require_trusted
+from appliance.bundle.lock import only_one
 from appliance.bundle.manifest import PackNote
 from appliance.bundle.names import is_path
 from appliance.bundle.outline import read_head

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from appliance.bundle import part_check
 from appliance.bundle.archive import Archive, Member
 from appliance.bundle.copying import Copier, Progress, Report, silent, write_all
 from appliance.bundle.errors import BundleError, StoppedError, UntrustedError
+from appliance.bundle.lock import only_one
 from appliance.bundle.manifest import BundledFile
 from appliance.bundle.outline import Outline, read_head
 from appliance.bundle.signature import PublicKey
@@ -181,17 +181,3 @@ def _copy_file(archive: Archive, file: BundledFile, member: Member, target: Path
     check(archive, file, member, sha256)
     partial.chmod(0o644)
     os.rename(partial, target)
-
-
-@contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Held while something is put into `folder`: two at once would write to the same hidden folder in it."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BundleError("busy", f"another `ingot` is writing to {folder}; wait until it has finished") from error
-        yield
-    finally:
-        os.close(fd)

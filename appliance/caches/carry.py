@@ -8,7 +8,7 @@ from pathlib import Path
 
 from appliance.bundle.cache_packs import signed_by, take_over
 from appliance.bundle.errors import UntrustedError
-from appliance.bundle.install import only_one
+from appliance.bundle.lock import only_one
 from appliance.bundle.signature import PublicKey
 from appliance.home import read_file, sync_below
 from appliance.vllm.cache_packs.pack import (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from appliance.bundle.install import only_one
+from appliance.bundle.lock import only_one
 from appliance.home import sync_below, sync_folder
 from appliance.vllm.cache_packs.facts import Facts
 from appliance.vllm.cache_packs.pack import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.bundle.errors import BundleError
-from appliance.bundle.install import only_one
+from appliance.bundle.lock import only_one
 
 RENAMED = "as"
 """`.incoming-NAME-as` holds a bundle's model that is to be called NAME here."""

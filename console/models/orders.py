@@ -13,7 +13,8 @@ from pathlib import Path
 
 from appliance.bundle.copying import Copier, Progress, Report
 from appliance.bundle.errors import BundleError
-from appliance.bundle.install import install_models, only_one
+from appliance.bundle.install import install_models
+from appliance.bundle.lock import only_one
 from appliance.bundle.trust import trusted_keys
 from appliance.checkpoint.import_record import write_record
 from appliance.home import Home

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from appliance.bundle.copying import Copier, Progress, Report, write_all
 from appliance.bundle.errors import BundleError
-from appliance.bundle.install import only_one
+from appliance.bundle.lock import only_one
 from appliance.home import sync_folder
 from console.models.leftovers import COPY, incoming
 

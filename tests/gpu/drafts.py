@@ -173,7 +173,9 @@ def main() -> None:
         for family in ("deepseek_v32", "glm_moe_dsa", "deepseek_v3"):
             if time.perf_counter() - started > options.seconds:
                 break
-            values = aligned(family) | {"num_nextn_predict_layers": 1, "index_topk": 64}
+            values = aligned(family) | {"num_nextn_predict_layers": 1}
+            if "index_topk" in values:
+                values["index_topk"] = 64
             checkpoint = write_checkpoint(Path(folder) / family, family, dtype="bfloat16", scale=0.1, **values)
             agreement(*(engine_of(checkpoint, options.device, **changes) for changes in ({}, MTP)))
             passed(family)

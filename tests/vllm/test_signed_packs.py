@@ -13,7 +13,7 @@ from msgspec import structs
 
 from appliance.bundle.cache_packs import signed_by
 from appliance.bundle.errors import BundleError, UntrustedError
-from appliance.bundle.install import only_one
+from appliance.bundle.lock import only_one
 from appliance.bundle.signature import Key, PublicKey
 from appliance.caches import carry
 from appliance.caches.carry import add

@@ -1,4 +1,5 @@
-"""`python -m tests.gpu.bench.table`: every op's share of the measured ceilings, as a table and one JSON line.
+"""`python -m tests.gpu.bench.table [MODULE ...]`: every op's share of the measured ceilings, as a table and one JSON
+line; with modules of this folder (`moe` has the products in FP8 too), only theirs.
 
 INGOT_FLASHINFER_CAST names a cast's folder whose FlashInfer modules stand beside ours.
 """
@@ -43,9 +44,10 @@ def main() -> int:
 
 def _rows(device: torch.device, only: list[str]) -> Iterator[Row]:
     """Of every module beside this one that has some. Each module's tensors are freed before the next one's."""
-    for module in sorted(found.name for found in pkgutil.iter_modules(tests.gpu.bench.__path__)):
-        if only and module not in only:
-            continue
+    modules = sorted(found.name for found in pkgutil.iter_modules(tests.gpu.bench.__path__))
+    if unknown := set(only) - set(modules):
+        sys.exit(f"no module of tests/gpu/bench is named {' or '.join(sorted(unknown))}")
+    for module in only or modules:
         loaded = importlib.import_module(f"tests.gpu.bench.{module}")
         if hasattr(loaded, "rows"):
             yield from loaded.rows(device)
