@@ -46,6 +46,9 @@ def run(subject: Subject) -> Iterator[Finding]:
     if other := _other_kinds(index, expected, config):
         yield _contradicted(subject, config, other)
         return
+    if experts := _experts_in_the_other_format(index, expected):
+        yield _experts_contradicted(config, index, experts)
+        return
     yield from _missing(index, expected)
     yield from _misshapen(index, expected)
     if not subject.traits.reads_more:
@@ -86,6 +89,37 @@ def _contradicted(subject: Subject, config: ModelConfig, other: dict[int, str]) 
         value=given.get(field),
         evidence=tuple(f"{layer_prefix(config, layer)}{mixer}" for layer, mixer in list(other.items())[:8]),
         fix=COPY_AGAIN,
+    )
+
+
+def _experts_in_the_other_format(index: TensorIndex, expected: dict[str, Expected]) -> list[str]:
+    """Experts that config.json has in one of the formats of `expert_dtype`, and the files in another: two numbers a
+    byte, or one."""
+    found = []
+    for name, tensor in expected.items():
+        entry = index.tensors.get(name)
+        if entry is None or ".ffn.experts." not in name:
+            continue
+        packed = entry.dtype in QUANTISED_DTYPES[FP4]
+        if packed if tensor.dtype == FP8 else tensor.dtype == FP4 and entry.dtype in QUANTISED_DTYPES[FP8]:
+            found.append(name)
+    return found
+
+
+def _experts_contradicted(config: ModelConfig, index: TensorIndex, names: list[str]) -> Finding:
+    assert config.fp8 is not None
+    says, holds = ("fp4", "fp8") if config.fp8.fp4_experts else ("fp8", "fp4")
+    return Finding(
+        id="expert-dtype-contradicted",
+        severity=Severity.ERROR,
+        message=f"config.json has the experts in {says} by expert_dtype (fp8 where it is absent); the files hold "
+        f"{len(names):,} of their tensors in {holds}.",
+        field="expert_dtype",
+        value=says,
+        evidence=tuple(f"{index.tensors[name].file.name}: {name} {index.tensors[name].dtype}" for name in names[:8]),
+        fix=Fix(
+            text=f'Copy config.json and all weight files again, from one source; or set "expert_dtype": "{holds}".'
+        ),
     )
 
 
