@@ -65,6 +65,8 @@ LINES = (
     ("jit-toolchain", "header-missing", "/tmp/a.cu:1:10: fatal error: cublasLt.h: No such file or directory"),
     ("jit-toolchain", "ptxas-too-old", "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'"),
     ("jit-toolchain", "deepgemm-unusable", "RuntimeError: DeepGEMM backend is not available or outdated."),
+    ("jit-toolchain", "indexer-without-deepgemm", "RuntimeError: Sparse Attention Indexer CUDA op requires DeepGEMM support in "
+     "the current vLLM environment."),
     ("backend", "chosen-backend-for-experts", "ValueError: FP8 MoE backend 'DEEPGEMM' does not support the deployment "
      "configuration since kernel does not support current device cuda."),
     ("backend", "chosen-backend-for-experts", "ValueError: Unquantized MoE backend FlashInfer CUTLASS does not support the "

@@ -142,6 +142,26 @@ def test_a_wheel_for_a_newer_c_library_and_a_deepgemm_without_its_bindings_are_r
     assert ids(report) == ["library-missing", "glibc-too-old"]
 
 
+@pytest.mark.parametrize(
+    ("index_topk", "brings", "found"), [(2048, False, True), (2048, True, False), (None, False, False)]
+)
+def test_a_model_with_an_indexer_needs_a_vllm_with_deepgemm(
+    home: Home, tmp_path: Path, index_topk: int | None, brings: bool, found: bool
+) -> None:
+    """vLLM 0.24 and 0.32 on a GPU: "Sparse Attention Indexer CUDA op requires DeepGEMM"."""
+    program = vllm(tmp_path / "vllm")
+    [packages] = (tmp_path / "vllm").glob("lib/python3.12/site-packages")
+    if brings:
+        (packages / "vllm/third_party/deep_gemm").mkdir(parents=True)
+    config = home.models / "tiny" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | ({"index_topk": index_topk} if index_topk else {})))
+    report = look(
+        home, {"engine": "vllm"}, inventory=recorded("h200-x8"), surroundings=sane(tmp_path / "root"),
+        environ={"INGOT_VLLM": str(program)}, only="vllm-build",
+    )  # fmt: skip
+    assert ids(report) == (["indexer-without-deepgemm"] if found else [])
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # Which devices
 # --------------------------------------------------------------------------------------------------------------------

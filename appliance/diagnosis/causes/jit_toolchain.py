@@ -91,6 +91,15 @@ CAUSES = (
     ),
     Cause(
         family="jit-toolchain",
+        name="indexer-without-deepgemm",
+        signs=("indexer",),
+        pattern=r"(?i:indexer)\b.{0,60}\brequires DeepGEMM",
+        summary="DeepGEMM is missing, and the engine has no other kernels for this model's sparse attention.",
+        fix="Use Ingot's own engine, whose kernels need no DeepGEMM, or an image whose vLLM brings it.",
+        patch={"engine": "native"},
+    ),
+    Cause(
+        family="jit-toolchain",
         name="deepgemm-unusable",
         signs=("deepgemm", "deep_gemm", "jit_kernels"),
         pattern=r"not available|outdated|unavailable|not installed|please install|no module named|missing|fail|error"

@@ -10,6 +10,7 @@ from typing import Final
 
 from appliance.engines import NAMES, VLLM
 from appliance.plan.effective import workers
+from appliance.preflight.checks.libraries import lacks_deep_gemm
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
@@ -37,9 +38,7 @@ def _on_sm12x(subject: Subject) -> bool:
 
 
 def _lacks_deep_gemm(subject: Subject) -> bool:
-    installed = subject.context.surroundings is None or subject.packages.version("deep-gemm") is not None
-    bundled = subject.packages.file("vllm/third_party/deep_gemm") is not None if not installed else True
-    return _on_gpu(subject) and not (installed or bundled)
+    return _on_gpu(subject) and lacks_deep_gemm(subject)
 
 
 def _names_another_backend(subject: Subject) -> bool:

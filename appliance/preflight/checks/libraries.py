@@ -40,6 +40,15 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield from _older_system(packages)
 
 
+def lacks_deep_gemm(subject: Subject) -> bool:
+    """Neither installed beside vLLM nor brought by it; what cannot be read counts as there."""
+    packages = subject.packages
+    return subject.context.surroundings is not None and not (
+        packages.version("deep-gemm")
+        or any(packages.file(path) for path in ("deep_gemm", "vllm/third_party/deep_gemm"))
+    )
+
+
 def _mismatch(packages: Packages, holder: str, needed: str) -> Iterator[Finding]:
     wanted, here = packages.requirement(needed, of=holder), packages.version(needed)
     exact = _EXACT.search(wanted or "")
