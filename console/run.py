@@ -23,6 +23,7 @@ from console.db.failures import DATABASE_ERRORS, explain
 from console.engine_control.base import EngineControl, EngineControlError
 from console.profiles.startable import restore_startable
 from console.settings import ConsoleConfig
+from console.terminal import standard_output
 from console.way_in import WayIn, print_way_in
 
 
@@ -36,7 +37,7 @@ async def serve(
 ) -> int:
     """Until SIGINT, SIGTERM or the terminal's end: migrate, seed a new folder, print the way in, tell of the engine.
     `recovered`: a restore was finished at this start, which an engine that runs has not heard of."""
-    terminal = Terminal(highlight=False)
+    terminal = standard_output()
     with explained(config):
         await asyncio.to_thread(schema.migrate, config.home.database, config.home.root / "backups")
         app = create_app(config, control)
