@@ -12,7 +12,7 @@
 #                                   shapes) and ranks (two GPUs). INGOT_GPU_CAST names a cast for Ingot's own engine; `none` leaves it out, and
 #                                   without one the kernels are cast first
 #
-# It ends within INGOT_GPU_SECONDS (255 for each of the first two parts, 100 for failures, 150 for models and ranks). INGOT_GPU_KEPT (/tmp/ingot-gpu) keeps vLLM and the cast for later calls.
+# It ends within INGOT_GPU_SECONDS (255 for each of the first two parts, 100 for failures, 250 for models, 150 for ranks). INGOT_GPU_KEPT (/tmp/ingot-gpu) keeps vLLM and the cast for later calls.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/gpu/parts.sh
@@ -38,7 +38,7 @@ if [ "${1:-}" = unpack ]; then
 fi
 
 declare -A shapes=([dense]="--shape qwen3-8b" [moe]="--shape qwen3-30b-a3b-fp8 --layers 16")
-declare -A limits=([dense]=255 [moe]=255 [failures]=100 [models]=150 [ranks]=150)
+declare -A limits=([dense]=255 [moe]=255 [failures]=100 [models]=250 [ranks]=150)
 parts=("${@:-dense moe}")
 [ $# -gt 0 ] || parts=(dense moe)
 for part in "${parts[@]}"; do
