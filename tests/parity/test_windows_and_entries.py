@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from appliance.checkpoint.config import read_config
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.experts import TABLE
 from appliance.models.base import BuildContext
 from appliance.models.layers.hyper_connected import HyperConnectedDecoder
 from appliance.models.registry import build
@@ -231,3 +235,16 @@ def test_in_16_bits_warm_equals_cold_with_packed_entries(tmp_path, oracle, dtype
     for known in (0, 256):
         outputs = generate(warm, {"r": prompt}, max_tokens=16)["r"]
         assert (tokens(outputs), outputs[0].num_cached_tokens) == (wanted, known)
+
+
+@pytest.mark.parametrize("expert", [-1, 1 << 20])
+def test_a_table_of_experts_that_are_not_there_is_refused(checkpoint, tmp_path, expert):
+    """Kernels would read beyond the weights."""
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith(TABLE))
+    tensors[name][7, 1] = expert
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError) as error:
+        engine(folder)
+    assert (error.value.id, error.value.field, error.value.value) == ("weights-unreadable", name, expert)

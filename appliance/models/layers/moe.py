@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.experts import TABLE
 from appliance.checkpoint.families.decoder import expert_prefix, layer_prefix
 from appliance.checkpoint.model_config import ACTIVATIONS
@@ -85,6 +86,18 @@ class SparseMoE:
         return out
 
     def prepare(self) -> None:
+        """Raises CheckpointError for a table of experts that are not there: kernels would read beyond the weights."""
+        if self.table is not None:
+            least, most = map(int, torch.aminmax(self.table))
+            if least < 0 or most >= self._experts.num_experts:
+                raise CheckpointError(
+                    "weights-unreadable",
+                    f"{self._block}{TABLE} names expert {least if least < 0 else most}; there are 0 to "
+                    f"{self._experts.num_experts - 1}.",
+                    field=f"{self._block}{TABLE}",
+                    value=least if least < 0 else most,
+                    remedy="Copy the model's files again from where they came from.",
+                )
         if self.shared is not None:
             self.shared.prepare()
 
