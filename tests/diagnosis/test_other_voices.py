@@ -34,6 +34,7 @@ LINES = (
     ("memory", "driver-out-of-memory", "NVRM: nvCheckOk: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x51) returned from alloc()"),
     ("memory", "gpu-out-of-memory", 'RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "a.cpp":8'),
     ("memory", "host-out-of-memory", "ImportError: libtorch_cpu.so: failed to map segment from shared object"),
+    ("memory", "host-out-of-memory", "OpenBLAS error: Memory allocation still failed after 10 retries, giving up."),
     ("permission", "mounted-noexec", "ImportError: /tmp/x.so: failed to map segment from shared object: Operation not permitted"),
     ("nccl", "nvshmem", "/src/nvshmem/modules/transport/ibgda/ibgda.cpp:22: NULL value Unable to create handle."),
     ("nccl", "peer-not-reached", "h:1:1 [0] misc/socket.cc:4 NCCL WARN socketStart: Connect to 169.254.20.10<43369> failed : refused"),

@@ -242,8 +242,8 @@ CAUSES = (
     Cause(
         family="memory",
         name="host-out-of-memory",
-        signs=("failed to map segment from shared object",),
-        pattern=r"shared object(?!: operation not permitted)",
+        signs=("failed to map segment from shared object", "openblas error: memory allocation"),
+        pattern=r"shared object(?!: operation not permitted)|^OpenBLAS error",
         summary="The machine's memory, or the engine's memory limit, is too small even for its libraries.",
         fix="Raise the limit (ulimit -v, or the container's), or stop other programs that use a lot of memory.",
         look="ulimit -v; free -g",
