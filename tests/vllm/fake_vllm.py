@@ -88,7 +88,8 @@ def main() -> None:
 
 def lose_worker(number: int) -> None:
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    print(f"(Worker_TP1 pid={worker.pid}) INFO 11-20 16:21:06 [worker.py:1] ready", flush=True)
+    for name, pid in (("APIServer", os.getpid()), ("Worker_TP1", worker.pid)):
+        print(f"({name} pid={pid}) INFO 11-20 16:21:06 [worker.py:1] ready", flush=True)
     time.sleep(2.5)  # until it has been seen
     worker.send_signal(number)
     worker.wait()
