@@ -86,20 +86,27 @@ class SparseMoE:
         return out
 
     def prepare(self) -> None:
-        """Raises CheckpointError for a table of experts that are not there: kernels would read beyond the weights."""
-        if self.table is not None:
-            least, most = map(int, torch.aminmax(self.table))
-            if least < 0 or most >= self._experts.num_experts:
-                raise CheckpointError(
-                    "weights-unreadable",
-                    f"{self._block}{TABLE} names expert {least if least < 0 else most}; there are 0 to "
-                    f"{self._experts.num_experts - 1}.",
-                    field=f"{self._block}{TABLE}",
-                    value=least if least < 0 else most,
-                    remedy="Copy the model's files again from where they came from.",
-                )
+        """Raises CheckpointError for a table that names experts that are not there."""
+        self._check_table()
         if self.shared is not None:
             self.shared.prepare()
+
+    def _check_table(self) -> None:
+        """Kernels take its entries as they are, and would read beyond the weights."""
+        if self.table is None:
+            return
+        least, most = map(int, torch.aminmax(self.table))
+        last = self._experts.num_experts - 1
+        if least >= 0 and most <= last:
+            return
+        name, wrong = f"{self._block}{TABLE}", least if least < 0 else most
+        raise CheckpointError(
+            "weights-unreadable",
+            f"{name} names expert {wrong}; there are 0 to {last}.",
+            field=name,
+            value=wrong,
+            remedy="Copy the model's files again from where they came from.",
+        )
 
     def destinations(self) -> Iterator[tuple[str, Tensor]]:
         yield f"{self._block}gate.weight", self.router
