@@ -49,6 +49,7 @@ from appliance.preflight.checks import (
     variables,
     visible_devices,
     vllm_build,
+    vllm_kernels,
     weights,
 )
 from appliance.preflight.subject import Subject
@@ -114,8 +115,9 @@ CHECKS: tuple[Check, ...] = (
     Check("parallelism", "Number of devices is possible", parallelism.run, DEVICE,
           "use the largest size that divides heads and blocks and has enough GPUs", ("config", "engine", "device")),
     Check("vllm-build", "vLLM is built for the device", vllm_build.run, DEVICE,
-          "install a build for this device, or use the native engine", ("config", "engine", "device"), VLLM,
-          local=True),
+          "install a build for this device, or use the native engine", ("engine", "device"), VLLM, local=True),
+    Check("vllm-kernels", "vLLM has the model's kernels", vllm_kernels.run, DEVICE,
+          "use the native engine, or an image that has them", ("config", "engine", "device"), VLLM, local=True),
     Check("driver", "Driver supports the CUDA version", driver.run, DEVICE,
           "install a newer driver, or use the image for this one", ("device", "engine")),
     Check("gpu-code", "Libraries support the GPU", gpu_code.run, DEVICE,

@@ -157,7 +157,7 @@ def test_a_model_with_an_indexer_needs_a_vllm_with_deepgemm(
     config.write_text(json.dumps(json.loads(config.read_text()) | ({"index_topk": index_topk} if index_topk else {})))
     report = look(
         home, {"engine": "vllm"}, inventory=recorded("h200-x8"), surroundings=sane(tmp_path / "root"),
-        environ={"INGOT_VLLM": str(program)}, only="vllm-build",
+        environ={"INGOT_VLLM": str(program)}, only="vllm-kernels",
     )  # fmt: skip
     assert ids(report) == (["indexer-without-deepgemm"] if found else [])
 

@@ -1,10 +1,9 @@
-"""The installed vLLM is built for the profile's device and has what the model and several hosts need."""
+"""The installed vLLM is built for the profile's device and has what several hosts need."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.preflight.checks.libraries import lacks_deep_gemm
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 from appliance.vllm.installation import read_installation
@@ -38,15 +37,6 @@ def run(subject: Subject) -> Iterator[Finding]:
             f"{name} reads CUDA_VISIBLE_DEVICES as integers, but MIG slices only have UUIDs.",
             "Install a vLLM that accepts UUIDs (0.32 does), use the native engine, or choose a whole GPU.",
             ("device", gpu.uuid),
-            {"engine": "native"},
-        )
-    if gpu is not None and (chosen := subject.raw_config.get("index_topk")) and lacks_deep_gemm(subject):
-        # vllm/model_executor/layers/sparse_attn_indexer.py has no other kernels on a GPU.
-        yield _finding(
-            "indexer-without-deepgemm",
-            f"{name} needs DeepGEMM for this model's sparse attention (`index_topk` {chosen}): it is not installed.",
-            "Use the native engine, whose kernels need no DeepGEMM, or an image whose vLLM brings it.",
-            ("engine", subject.engine),
             {"engine": "native"},
         )
     if subject.profile.ray.address is not None and installation.ray is None:
