@@ -34,15 +34,23 @@ class LossyOutput:
             self._lost(error)
 
     def _lost(self, error: OSError) -> None:
-        if isinstance(error, BrokenPipeError):
-            # Nobody will read it again; what is buffered would fail once more as Python exits.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+        self._drop_buffered()
         if not self._told:
             self._told = True
             with contextlib.suppress(OSError):  # it may be the same pipe or file
                 sys.stderr.write(f"Standard output cannot be written: {error.strerror}. The appliance runs on.\n")
+
+    def _drop_buffered(self) -> None:
+        """Else the next write would fail for it too, and Python's exit."""
+        output = self._stream.fileno()
+        kept, nowhere = os.dup(output), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, output)
+            self._stream.flush()
+        finally:
+            os.dup2(kept, output)
+            os.close(kept)
+            os.close(nowhere)
 
 
 def standard_output() -> Console:

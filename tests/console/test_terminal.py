@@ -26,9 +26,11 @@ def test_an_output_that_takes_nothing_ends_nothing(reader_gone: bool) -> None:
     else:
         output = os.open("/dev/full", os.O_WRONLY)
     root = Path(__file__).parents[2]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
-        [sys.executable, "-c", PRINTS], stdout=output, stderr=subprocess.PIPE, text=True, timeout=30, cwd=root
-    )
+        [sys.executable, "-c", PRINTS],
+        env=buffered, stdout=output, stderr=subprocess.PIPE, text=True, timeout=30, cwd=root,
+    )  # fmt: skip
     os.close(output)
     told, *rest = done.stderr.splitlines()
     assert ("Broken pipe" if reader_gone else "No space left on device") in told
