@@ -104,7 +104,7 @@ def carried() -> list[Figure]:
         )
         with tarfile.open(bundle) as members:
             held = {member.name: member.size for member in members}
-            members.extract("install.sh", folder, filter="data")
+            (folder / "install.sh").write_bytes(members.extractfile("install.sh").read())
         parts = sum(compressed_bytes(f"ingot-{role}:{TAG}") for role in ROLES)
         parts += sum(size for member, size in held.items() if not member.startswith("images/"))
         engine = held["images/engine.tar.zst"] / GIGABYTE
